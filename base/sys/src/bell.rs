@@ -1,13 +1,13 @@
-//! How threads that wait for shared memory are woken, and which of many objects have something for them.
+//! Waking threads that wait for shared memory, and ready bits of many objects.
 //!
-//! A [`Bell`] belongs to one process, whose threads sleep on it; others publish something and then ring.
-//! A sleeper announces itself in `want` and looks once more; a publisher stores its data and looks at
-//! `want`. One of the two must see the other, which needs a full fence on both sides. Publishing is far more
-//! frequent than going to sleep, so the sleeper executes both: `membarrier` makes every processor that runs a
-//! registered process execute a fence. Where it is not available, `fences` tells publishers to do it.
+//! A [`Bell`] belongs to one process, whose threads sleep on it; others publish data and then ring. A sleeper
+//! announces itself in `want` and checks once more; a publisher stores its data and checks `want`. One of the
+//! two must see the other, which requires a full fence on both sides. Publishing is far more frequent than
+//! going to sleep, so the sleeper executes both: `membarrier` makes every processor that runs a registered
+//! process execute a fence. If it is not available, `fences` makes publishers execute their own.
 //!
-//! Everything here lies in memory that a hostile process may write: the worst it can do is to wake a thread
-//! for nothing, or to leave one asleep until its own time is over.
+//! All of this is in memory that a hostile process may write: the worst it can cause is a spurious wake-up,
+//! or a thread that sleeps until its own timeout.
 
 use std::sync::atomic::AtomicU32 as Pad;
 
@@ -16,55 +16,55 @@ use crate::membarrier::{self, Scope};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::compiler_fence;
 
-/// The words that sleepers and publishers share; zeroes are a valid one. Publishers read the second line
-/// after every message, and it is seldom written.
+/// The words shared by sleepers and publishers; all zero is valid. Publishers read the second line after
+/// every message, and it is rarely written.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Bell {
     /// Counts rings; sleepers sleep on it.
     ring: AtomicU32,
     pad0: [Pad; 15],
-    /// Sleepers.
+    /// Number of sleepers.
     want: AtomicU32,
-    /// Who executes the publishers' fences: not [`BY_SLEEPERS`], they must do it themselves.
+    /// Who executes the publishers' fences; unless [`BY_SLEEPERS`], they must do so themselves.
     fences: AtomicU32,
     pad1: [Pad; 14],
 }
 
 const BY_SLEEPERS: u32 = 0;
 const BY_PUBLISHERS: u32 = 1;
-/// The system has just refused a sleeper's fence; publishers may not know yet.
+/// The system has just refused a sleeper's fence, and publishers may not know yet.
 const CHANGING: u32 = 2;
 
-/// The fence between publishing something and looking whether anybody sleeps. `real`: the sleeper's barrier
-/// does not execute it.
+/// The fence between publishing data and checking for sleepers. `real`: the sleeper's barrier does not
+/// execute it.
 #[inline(always)]
 pub fn after_publishing(real: bool) {
     if real {
         fence(Ordering::SeqCst);
     } else {
-        // The processor's fence comes from the sleeper's `membarrier`; the compiler must obey too.
+        // The sleeper's `membarrier` is the processor's fence; this one is for the compiler.
         compiler_fence(Ordering::SeqCst);
     }
 }
 
 impl Bell {
-    /// The owner's set-up: this process takes part in other processes' barriers.
+    /// Sets up the owner: this process takes part in other processes' barriers.
     pub fn prepare(&self) {
         let works = membarrier::register(Scope::Global) && membarrier::barrier(Scope::Global);
         let fences = if works { BY_SLEEPERS } else { BY_PUBLISHERS };
         self.fences.store(fences, Ordering::Release);
     }
 
-    /// Whether the owner must execute real fences before it looks whether anybody else sleeps: other processes'
+    /// Whether the owner must execute real fences before it checks for sleepers of others: other processes'
     /// barriers do not reach it.
     #[inline(always)]
     pub fn needs_fences(&self) -> bool {
         self.fences.load(Ordering::Relaxed) != BY_SLEEPERS
     }
 
-    /// Wakes the owner if somebody sleeps. Called after something was published; `own_fences` is what
-    /// [`Bell::needs_fences`] says of the calling process's bell.
+    /// Wakes the owner if it has sleepers. Called after data was published; `own_fences` is
+    /// [`Bell::needs_fences`] of the calling process's bell.
     #[inline(always)]
     pub fn ring_if_wanted(&self, own_fences: bool) {
         after_publishing(own_fences || self.needs_fences());
@@ -73,24 +73,24 @@ impl Bell {
         }
     }
 
-    /// Whether somebody sleeps, or is about to.
+    /// Whether a thread sleeps, or is about to.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes everybody who sleeps on this bell.
+    /// Wakes all threads that sleep on this bell.
     #[cold]
     pub fn ring(&self) {
         self.ring.fetch_add(1, Ordering::SeqCst);
         futex::wake(&self.ring);
     }
 
-    /// Announces a sleeper of the owner; gives what [`Bell::sleep`] needs.
+    /// Announces a sleeper of the owner; returns the argument of [`Bell::sleep`].
     pub fn arm(&self) -> u32 {
         let epoch = self.ring.load(Ordering::SeqCst);
         self.want.fetch_add(1, Ordering::SeqCst);
-        // Where publishers fence themselves: the look that follows must not come before the announcement.
+        // If publishers execute fences: the following check must not precede the announcement.
         fence(Ordering::SeqCst);
         let fences = self.fences.load(Ordering::Acquire);
         if fences == BY_SLEEPERS && !membarrier::barrier(Scope::Global) {
@@ -102,16 +102,16 @@ impl Bell {
         epoch
     }
 
-    /// Publishers that have not seen that they must execute fences have executed none: their stores are waited out,
-    /// by every sleeper that comes before one of them is done with it.
+    /// Publishers that have not yet seen that they must execute fences have executed none: every sleeper
+    /// waits until their stores are visible, until one sleeper has completed that wait.
     #[cold]
     fn wait_out_publishers(&self) {
         membarrier::slow_barrier();
-        // Release pairs with the acquire in `arm`: who sees this need not wait.
+        // Release pairs with the acquire in `arm`: a thread that sees this need not wait.
         self.fences.store(BY_PUBLISHERS, Ordering::Release);
     }
 
-    /// Sleeps until the bell has rung since `arm`, and takes the announcement back.
+    /// Sleeps until the bell has rung since `arm`, and withdraws the announcement.
     pub fn sleep(&self, epoch: u32, timeout_ns: u64) {
         if timeout_ns > 0 {
             futex::wait(&self.ring, epoch, timeout_ns);
@@ -120,7 +120,7 @@ impl Bell {
     }
 }
 
-/// One bit per object, 64 a word: which of them have something.
+/// Ready bits: one per object, 64 in a word.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Marks<const WORDS: usize>([AtomicU64; WORDS]);
@@ -132,10 +132,10 @@ impl<const WORDS: usize> Default for Marks<WORDS> {
 }
 
 impl<const WORDS: usize> Marks<WORDS> {
-    /// Marks an object. False: it is marked already, or there is none with this number.
+    /// Sets the bit of an object. False: it is already set, or there is none with this number.
     ///
-    /// The bit is set even if it is set already: a look beforehand could be answered by a mark that is just being
-    /// taken, and whoever takes it would not see what was published since.
+    /// The bit is set without checking it first: the check could see a bit that is just being taken, and the
+    /// taker would not see the data published since.
     #[inline(always)]
     pub fn set(&self, index: u32) -> bool {
         let bit = 1 << (index % 64);
@@ -144,17 +144,17 @@ impl<const WORDS: usize> Marks<WORDS> {
         word.is_some_and(|word| word.fetch_or(bit, Ordering::Release) & bit == 0)
     }
 
-    /// The marks of 64 objects, which stay; bit n of word w is object 64 w + n.
+    /// The bits of 64 objects, which stay set; bit n of word w is object 64 w + n.
     pub fn word(&self, place: usize) -> u64 {
         self.0
             .get(place)
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Takes marks off, as many as there is room for: whole words only.
+    /// Takes and clears bits, as many as there is room for: whole words only.
     #[inline]
     pub fn take(&self, indices: &mut [u32]) -> usize {
-        // Most looks find nothing: one branch for all words.
+        // Most checks find nothing: one branch for all words.
         let any = |all, word: &AtomicU64| all | word.load(Ordering::Relaxed);
         if self.0.iter().fold(0, any) == 0 {
             return 0;
@@ -164,7 +164,7 @@ impl<const WORDS: usize> Marks<WORDS> {
             if word.load(Ordering::Relaxed) == 0 || found + 64 > indices.len() {
                 continue;
             }
-            // Acquire pairs with `set`: what was published before it is seen.
+            // Acquire pairs with `set`: data published before it is visible.
             let mut bits = word.swap(0, Ordering::AcqRel);
             while bits != 0 {
                 indices[found] = place as u32 * 64 + bits.trailing_zeros();
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(bell.ring.load(Ordering::Relaxed), 0, "nobody wants it");
             let epoch = bell.arm();
             bell.ring_if_wanted(own_fences);
-            // Would wait without end had the ring been lost.
+            // It would wait for ever if the ring had been lost.
             bell.sleep(epoch, u64::MAX);
             assert_eq!(bell.want.load(Ordering::Relaxed), 0);
         }

@@ -1,8 +1,9 @@
 //! Cancellation of threads (`pthread_cancel`, [decision 76](../../docs/decisions/0076-cancellation.md)).
 //!
-//! The C library ends a cancelled thread by unwinding its stack, which only frames without destructors may let pass: a Rust
-//! frame that catches panics would abort the process, and one that is left while it holds a lock leaves it locked.
-//! So cancellation is off while Rust frames are on the stack, and takes effect at frames without destructors only.
+//! The C library ends a cancelled thread by unwinding its stack, which is safe only through frames without
+//! destructors: a Rust frame that catches panics would abort the process, and a frame that is unwound while
+//! it holds a lock leaves it locked. Therefore cancellation is disabled while Rust frames are on the stack,
+//! and takes effect at frames without destructors only.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -27,20 +28,21 @@ unsafe extern "C-unwind" {
 #[repr(C)]
 struct Buffer([usize; 4]);
 
-/// Whether a thread could be cancelled before [`disable`], and at any instruction. Without a destructor.
+/// The cancellation state and type before [`disable`]. It has no destructor.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     state: c_int,
     kind: c_int,
 }
 
-/// From now on the calling thread is not cancelled. The type changes, too: glibc 2.36 sends a thread of the asynchronous type
-/// a signal, which may come when the thread has switched cancellation off, and whose handler asks for the type only.
-/// Before this returns it may come: no frame may have a destructor to run here either.
+/// Disables cancellation of the calling thread. The type changes as well: glibc 2.36 sends a thread of the
+/// asynchronous type a signal, which may arrive after the thread has disabled cancellation, and whose handler
+/// only checks the type. It may arrive before this returns, so no frame may have a destructor to run here
+/// either.
 #[inline(always)]
 pub fn disable() -> Before {
     let mut before = Before { state: 0, kind: 0 };
-    // SAFETY: the results have room; neither acts on a cancellation.
+    // SAFETY: the results are valid; neither call acts on a cancellation.
     unsafe {
         pthread_setcancelstate(DISABLE, &raw mut before.state);
         pthread_setcanceltype(DEFERRED, &raw mut before.kind);
@@ -48,13 +50,13 @@ pub fn disable() -> Before {
     before
 }
 
-/// As it was before [`disable`]. A thread of the type PTHREAD_CANCEL_ASYNCHRONOUS may end here.
+/// Restores the state before [`disable`]. A thread of the type PTHREAD_CANCEL_ASYNCHRONOUS may end here.
 ///
 /// # Safety
 /// No frame from here up to the application's has a destructor to run or catches panics.
 #[inline(always)]
 pub unsafe fn restore(before: Before) {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         pthread_setcanceltype(before.kind, std::ptr::null_mut());
         pthread_setcancelstate(before.state, std::ptr::null_mut());
@@ -67,19 +69,19 @@ pub unsafe fn restore(before: Before) {
 /// As for [`restore`].
 #[inline(always)]
 pub unsafe fn point() {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { pthread_testcancel() };
 }
 
-/// Ends the calling thread here if it has been cancelled and could be before [`disable`]. `left` runs then, with its
-/// argument, before any code of the application does.
+/// Ends the calling thread here if it has been cancelled and could be before [`disable`]. Then `left` runs
+/// with its argument, before any code of the application.
 ///
 /// # Safety
 /// As for [`restore`]; `left` may be called with `argument`.
 #[inline(never)]
 pub unsafe fn test(before: Before, left: extern "C" fn(*mut c_void), argument: *mut c_void) {
     let mut buffer = MaybeUninit::<Buffer>::uninit();
-    // SAFETY: as asked of the caller; the buffer lives until it is popped.
+    // SAFETY: guaranteed by the caller; the buffer lives until it is popped.
     unsafe {
         _pthread_cleanup_push(buffer.as_mut_ptr(), left, argument);
         pthread_setcancelstate(before.state, std::ptr::null_mut());
@@ -89,7 +91,7 @@ pub unsafe fn test(before: Before, left: extern "C" fn(*mut c_void), argument: *
     }
 }
 
-/// Runs `body`. If it leaves its thread (by `pthread_exit`, by cancellation), `left` runs with its argument.
+/// Runs `body`. If it ends its thread (by `pthread_exit` or cancellation), `left` runs with its argument.
 ///
 /// # Safety
 /// As for [`test()`]; `body` may be called with `argument`.
@@ -100,7 +102,7 @@ pub unsafe fn watch(
     argument: *mut c_void,
 ) {
     let mut buffer = MaybeUninit::<Buffer>::uninit();
-    // SAFETY: as asked of the caller; the buffer lives until it is popped.
+    // SAFETY: guaranteed by the caller; the buffer lives until it is popped.
     unsafe {
         _pthread_cleanup_push(buffer.as_mut_ptr(), left, argument);
         body(argument);
@@ -108,19 +110,19 @@ pub unsafe fn watch(
     }
 }
 
-/// The calling thread is not cancelled while this lives: around system calls that are cancellation points, on the way of
-/// calls that do not switch cancellation off as a whole.
+/// Disables cancellation of the calling thread while this lives: around system calls that are cancellation
+/// points, in calls that do not disable cancellation as a whole.
 #[derive(Debug)]
 #[must_use]
 pub struct Off(c_int);
 
 impl Off {
-    /// From now on.
+    /// Disables cancellation.
     #[inline]
     #[allow(clippy::new_without_default)]
     pub fn new() -> Off {
         let mut state = 0;
-        // SAFETY: the result has room; switching off never acts on a cancellation.
+        // SAFETY: the result is valid; disabling never acts on a cancellation.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut state) };
         Off(state)
     }
@@ -129,8 +131,8 @@ impl Off {
 impl Drop for Off {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: a thread of the deferred type does not end here. One of the asynchronous type must not call what POSIX does
-        // not permit it to call.
+        // SAFETY: a thread of the deferred type does not end here. One of the asynchronous type may only call
+        // functions that POSIX permits.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }

@@ -1,17 +1,17 @@
-//! The clock. All times that the product measures, sleeps for or gives to the kernel pass through this module, and
-//! nothing else of it reads a clock or sleeps (`ctest/tests/clocks.rs` looks).
+//! The clock. All times that the product measures, sleeps or passes to the kernel go through this module; no
+//! other code reads a clock or sleeps (checked by `ctest/tests/clocks.rs`).
 //!
-//! In a build with debug assertions the variable `VIPL_TEST_TIME` makes time pass faster by a factor: the clock shows so
-//! many times what the kernel's shows, and waits last as much shorter, so a test sees in a minute what otherwise takes
-//! hours. Times that processes exchange stay comparable, since all of them multiply the same clock. Builds without debug
-//! assertions have no factor, and no code for one.
+//! In a build with debug assertions the variable `VIPL_TEST_TIME` makes time pass faster by a factor: the
+//! clock shows the kernel's time multiplied by the factor, and waits are divided by it, so a test covers
+//! hours in a minute. Times exchanged by processes stay comparable, since all processes multiply the same
+//! clock. Builds without debug assertions have no factor, and no code for one.
 //!
-//! Times are counted in nanoseconds in 64 bits, 584 years. Sums saturate: what ends after that does not end.
+//! Times are counted in nanoseconds in 64 bits, 584 years. Sums saturate: a later end is never reached.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How many times as fast as the kernel's time ours passes.
+/// The factor of the clock.
 #[cfg(not(debug_assertions))]
 const fn factor() -> u64 {
     1
@@ -60,25 +60,25 @@ pub fn now_ns() -> u64 {
     (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) * factor()
 }
 
-/// A point on the monotonic clock. It is the standard library's, but for the factor, and that a sum that is too large
-/// is the end of time.
+/// A point on the monotonic clock. Like that of the standard library, except for the factor and saturating
+/// sums.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The present.
+    /// The current time.
     #[inline]
     pub fn now() -> Instant {
         Instant(now_ns())
     }
 
-    /// What has passed since then.
+    /// The time since then.
     #[inline]
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
     }
 
-    /// What lies between; nothing if the other one is later.
+    /// The time between; zero if the argument is later.
     #[inline]
     pub fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self - earlier
@@ -114,20 +114,20 @@ impl Sub for Instant {
     }
 }
 
-/// The time since 1970, as the system has it. It jumps, has no factor, and is no measure of anything that passes.
+/// The system's time since 1970. It may jump, has no factor, and must not be used to measure durations.
 pub fn since_1970() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
 }
 
-/// The time as nanoseconds, of which the largest number is no limit.
+/// The time in nanoseconds; the largest number means no limit.
 #[inline]
 pub fn limit(nanoseconds: u64) -> Option<Duration> {
     (nanoseconds != u64::MAX).then_some(Duration::from_nanos(nanoseconds))
 }
 
-/// What the kernel has to wait so that `time` has passed here, never less.
+/// The kernel's time in which at least `time` passes on this clock.
 #[inline]
 pub fn of_kernel(time: Duration) -> Duration {
     match factor() {
@@ -136,12 +136,12 @@ pub fn of_kernel(time: Duration) -> Duration {
     }
 }
 
-/// A time to wait, as the kernel takes it. What is too long for it is its longest.
+/// A time to wait, for the kernel. Longer times saturate.
 pub fn timespec(time: Duration) -> libc::timespec {
     plain(of_kernel(time))
 }
 
-/// A point on the monotonic clock, as the kernel takes it.
+/// A point on the monotonic clock, for the kernel.
 pub fn timespec_at(now_ns: u64) -> libc::timespec {
     plain(Duration::from_nanos(now_ns.div_ceil(factor())))
 }
@@ -163,20 +163,20 @@ pub fn timeval(time: Duration) -> libc::timeval {
     }
 }
 
-/// A time to wait in whole milliseconds, rounded up, for `epoll_wait`. What is too long for it is its longest, and
-/// its callers look at the clock afterwards.
+/// A time to wait in whole milliseconds, rounded up, for `epoll_wait`. Longer times saturate, and callers
+/// check the clock afterwards.
 pub fn milliseconds(time: Duration) -> i32 {
     let whole = of_kernel(time).as_nanos().div_ceil(1_000_000);
     i32::try_from(whole).unwrap_or(i32::MAX)
 }
 
-/// Sleeps for so long.
+/// Sleeps for a time.
 pub fn sleep(time: Duration) {
     std::thread::sleep(of_kernel(time));
 }
 
-/// Waits for one of the descriptors, or for so long; without a time without end. Gives the number of descriptors that have
-/// something: negative if the system refuses. A signal does not end it, and does not prolong it.
+/// Waits for one of the descriptors, or for a time, if given. Returns the number of ready descriptors;
+/// negative if the system refuses. A signal neither ends nor prolongs the wait.
 pub fn poll(fds: &mut [libc::pollfd], time: Option<Duration>) -> i32 {
     let mut left = time.map(timespec);
     let limit = left
@@ -184,8 +184,8 @@ pub fn poll(fds: &mut [libc::pollfd], time: Option<Duration>) -> i32 {
         .map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let no_mask = std::ptr::null::<libc::sigset_t>();
     loop {
-        // The call itself: it leaves in `left` what a signal has left of the time, which the one of glibc does not.
-        // SAFETY: so many entries, a valid time or none, and no mask.
+        // The raw system call: it stores the remaining time after a signal in `left`, which the function of
+        // glibc does not. SAFETY: a valid array, a valid time or none, and no mask.
         let found = unsafe {
             libc::syscall(
                 libc::SYS_ppoll,

@@ -89,7 +89,7 @@ fn hardware(state: u32, bytes: &[u8]) -> u32 {
     crc
 }
 
-/// Bytes of one of three runs.
+/// Length of one of three runs in bytes.
 #[cfg(target_arch = "x86_64")]
 const RUN: usize = 128;
 /// The polynomial, bits reversed.
@@ -129,7 +129,7 @@ const fn table() -> [u32; 256] {
 #[cfg(target_arch = "x86_64")]
 const fn shift() -> [[u32; 256]; 4] {
     let one = table();
-    // The result for each single bit; all others are sums of these.
+    // The result for each single bit; all others are combinations of these.
     let mut bits = [0u32; 32];
     let mut bit = 0;
     while bit < 32 {

@@ -1,7 +1,8 @@
 //! Whether a file is a whole shared library for this processor.
 //!
-//! The system's loader maps what the program headers say and reads there. Where the file ends earlier, because its copy
-//! is still in progress or a disk was full, this is a SIGBUS in whatever program has asked for the library.
+//! The system's loader maps the ranges stated in the program headers and reads there. If the file is shorter,
+//! because its copy is still in progress or a disk was full, this causes a SIGBUS in the program that loads
+//! the library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,11 +20,11 @@ pub enum Unfit {
     Class(u32),
     /// It is for another processor.
     Machine,
-    /// It ends before what its headers name.
+    /// It is shorter than its headers state.
     Cut {
         /// Its size.
         bytes: u64,
-        /// The least size.
+        /// The minimum size.
         needed: u64,
     },
 }
@@ -57,7 +58,7 @@ impl From<io::Error> for Unfit {
     }
 }
 
-/// `e_machine` of this processor; 0: not known, so every one passes.
+/// `e_machine` of this processor; 0: unknown, so any is accepted.
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
     62
 } else if cfg!(target_arch = "x86") {
@@ -71,7 +72,7 @@ const SHARED: u16 = 3;
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 
-/// Looks at the headers of a file before it is given to the system's loader.
+/// Checks the headers of a file before it is passed to the system's loader.
 ///
 /// # Errors
 /// The loader would refuse the file, or crash.
@@ -96,7 +97,8 @@ pub fn check(path: &Path) -> Result<(), Unfit> {
     headers(&file, bytes)
 }
 
-/// Where fields are, by the number of bits: program headers in the file's header, and in each of them what is loaded.
+/// Offsets of fields, by word size: of the program headers in the file's header, and of the loaded range in
+/// each of them.
 struct Layout {
     table: u64,
     count: u64,
@@ -170,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The C library of this process, which is a shared library for certain.
+    /// The C library of this process, which is certainly a shared library.
     fn shared_library() -> PathBuf {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let names = maps

@@ -1,15 +1,15 @@
-//! File descriptors of a library that lives in somebody else's process: the program may have closed 0 to 2,
-//! may close what it has not opened, and may have limits and signal handlers of its own.
+//! File descriptors of a library in an application's process: the application may have closed 0 to 2, may
+//! close descriptors that it has not opened, and may have its own limits and signal handlers.
 
 use std::io;
 use std::mem::{ManuallyDrop, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// The first descriptor that nobody takes for standard input, output or error.
+/// The first descriptor that is not standard input, output or error.
 const FIRST: RawFd = 3;
 
-/// Moves a descriptor that has just been made off the numbers 0 to 2. A program that was started without
-/// them prints into whatever gets them.
+/// Moves a new descriptor out of the numbers 0 to 2. A program that was started without these prints into any
+/// file with their numbers.
 ///
 /// # Errors
 /// The process has no more descriptors.
@@ -20,22 +20,22 @@ pub fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     duplicate_from(fd.as_raw_fd(), FIRST)
 }
 
-/// The same for the result of a system call that makes a descriptor, or gives -1 and sets `errno`.
+/// The same for the result of a system call that makes a descriptor, or returns -1 and sets `errno`.
 ///
 /// # Errors
 /// Those of the call, or as above.
 ///
 /// # Safety
-/// If it is not -1, the descriptor is new and nobody's.
+/// If it is not -1, the descriptor is new and has no other owner.
 pub unsafe fn made(raw: RawFd) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: by contract.
+    // SAFETY: guaranteed by the caller.
     above_standard(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Another descriptor for the same thing.
+/// Duplicates a descriptor.
 ///
 /// # Errors
 /// As above, or it is not open.
@@ -55,7 +55,7 @@ pub fn duplicate_from(fd: RawFd, first: RawFd) -> io::Result<OwnedFd> {
             return Ok(OwnedFd::from_raw_fd(raw));
         }
         let error = io::Error::last_os_error();
-        // What the kernel says when `first` is beyond the limit.
+        // The kernel's error if `first` exceeds the limit.
         if error.raw_os_error() == Some(libc::EINVAL) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -63,8 +63,8 @@ pub fn duplicate_from(fd: RawFd, first: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Which file a descriptor is for. Sockets, pipes, memfds and files have a number of their own; eventfds and
-/// their like (`anon_inode`) have one together, so that one of them passes for another.
+/// The file of a descriptor. Sockets, pipes, memfds and files have their own numbers; eventfds and similar
+/// ones (`anon_inode`) share one, so they cannot be distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -72,18 +72,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Its number in its file system, which `/proc/self/maps` lists.
+    /// Its inode number, which `/proc/self/maps` lists.
     pub fn inode(self) -> u64 {
         self.inode
     }
 
-    /// That of what lies under this number now; `None`: nothing does.
+    /// The current file of a descriptor; `None` if it is closed.
     pub fn of(fd: RawFd) -> Option<Identity> {
         Identity::look(fd).ok()
     }
 
-    /// Whether the number stands for what it stood for when this was found. Where the system does not tell, now or
-    /// then, the answer is yes unless nothing lies under the number any more.
+    /// Whether the descriptor still refers to the same file as `before`. If the system cannot tell, now or
+    /// then, true unless the descriptor is closed.
     pub fn still(fd: RawFd, before: Option<Identity>) -> bool {
         match (Identity::look(fd), before) {
             (Ok(now), Some(before)) => now == before,
@@ -93,7 +93,7 @@ impl Identity {
     }
 
     fn look(fd: RawFd) -> io::Result<Identity> {
-        // SAFETY: room for the answer; all zero is a valid one.
+        // SAFETY: the result is valid memory; all zero is a valid value.
         unsafe {
             let mut answer: libc::stat64 = zeroed();
             if libc::fstat64(fd, &raw mut answer) != 0 {
@@ -107,8 +107,8 @@ impl Identity {
     }
 }
 
-/// A descriptor that is kept for long. A program may close all numbers from 3 on, as daemons do, and get ours
-/// for files of its own: these are neither used nor closed.
+/// A long-lived descriptor. An application may close all numbers from 3 on, as daemons do, and reuse ours for
+/// its own files: these are neither used nor closed.
 #[derive(Debug)]
 pub struct Kept {
     fd: ManuallyDrop<OwnedFd>,
@@ -116,7 +116,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps a descriptor that has just been made.
+    /// Keeps a new descriptor.
     pub fn new(fd: OwnedFd) -> Kept {
         let identity = Identity::of(fd.as_raw_fd());
         Kept {
@@ -125,7 +125,7 @@ impl Kept {
         }
     }
 
-    /// Whether the number still stands for what was kept. Costs a system call.
+    /// Whether the number still refers to the kept file. Costs a system call.
     pub fn is_ours(&self) -> bool {
         Identity::still(self.number(), self.identity)
     }
@@ -133,7 +133,7 @@ impl Kept {
     /// The descriptor, for use now.
     ///
     /// # Errors
-    /// The program has closed it.
+    /// An error if the application has closed it.
     pub fn fd(&self) -> io::Result<RawFd> {
         if self.is_ours() {
             return Ok(self.number());
@@ -144,7 +144,7 @@ impl Kept {
         )))
     }
 
-    /// Its number, whatever that stands for by now.
+    /// Its number, whatever it refers to by now.
     pub fn number(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -170,21 +170,21 @@ impl Drop for Kept {
 /// may call it.
 ///
 /// # Safety
-/// Nothing in this process owns one of them, or uses it any more.
+/// Nothing in this process owns or uses any of them.
 pub unsafe fn close_from(first: RawFd) {
-    // SAFETY: by contract.
+    // SAFETY: guaranteed by the caller.
     if unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } != 0 {
         // SAFETY: as above.
         unsafe { close_one_by_one(first) };
     }
 }
 
-/// The same where there is no `close_range`: Linux before 5.9, and seccomp filters that are older than it.
+/// The same without `close_range`: Linux before 5.9, and older seccomp filters.
 ///
 /// # Safety
 /// As above.
 unsafe fn close_one_by_one(first: RawFd) {
-    // SAFETY: a valid structure; the rest by contract.
+    // SAFETY: a valid structure; the rest is guaranteed by the caller.
     unsafe {
         let mut limit: libc::rlimit = zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
@@ -194,8 +194,8 @@ unsafe fn close_one_by_one(first: RawFd) {
     }
 }
 
-/// Gives a new memfd its size. Where the limit of the file size forbids that the kernel sends SIGXFSZ, which
-/// ends a program that does not expect it; here it is an error.
+/// Sets the size of a new memfd. If the file size limit forbids it, the kernel sends SIGXFSZ, which ends an
+/// unprepared program; here it is an error.
 ///
 /// # Errors
 /// Those of the kernel; the limit is named.
@@ -260,8 +260,8 @@ mod tests {
         let kept = Kept::new(ours);
         assert_eq!(kept.fd().ok(), Some(kept.number()));
         let [foreign, _partner] = pair();
-        // The program closes our number and gets it for its own socket.
-        // SAFETY: as a program would; the number is not closed twice.
+        // The application closes our number and gets it for its own socket. SAFETY: as a program would; the
+        // number is not closed twice.
         unsafe { libc::dup2(foreign.as_raw_fd(), kept.number()) };
         let (number, identity) = (kept.number(), Identity::of(kept.number()));
         assert!(kept.fd().is_err() && !kept.is_ours());
@@ -271,7 +271,7 @@ mod tests {
         drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 
-    /// In a child, whose descriptors are nobody else's.
+    /// In a child, which owns all of its descriptors.
     #[test]
     fn every_descriptor_from_a_number_on_is_closed() {
         let ways: [unsafe fn(RawFd); 2] = [close_from, close_one_by_one];

@@ -1,5 +1,5 @@
-//! Files whose names come from people. Such a name may be of a FIFO, on which an ordinary open waits for ever, or of
-//! a device that never ends.
+//! Files named by users. Such a name may refer to a FIFO, whose open blocks for ever, or to an endless
+//! device.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -9,7 +9,8 @@ use std::path::Path;
 
 use crate::fd::above_standard;
 
-/// Opens a regular file for reading. Waits for nobody: anything else is an error that says what it is.
+/// Opens a regular file for reading, without blocking. Any other kind of file is an error that names the
+/// kind.
 ///
 /// # Errors
 /// It cannot be opened, or is not a regular file.
@@ -24,7 +25,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What stands in a regular file of at most this many bytes, or in `/dev/null`.
+/// The content of a regular file of at most this many bytes, or of `/dev/null`.
 ///
 /// # Errors
 /// As for [`open`], it has more bytes, or there is no memory for them.
@@ -44,7 +45,7 @@ pub fn read_small(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
         return Err(too_long());
     }
     let mut content = Vec::new();
-    // One byte more tells the end; `read_to_end` asks for memory in the same fallible way.
+    // One byte more detects the end; `read_to_end` allocates in the same fallible way.
     content.try_reserve(size + 1)?;
     file.take(bytes_max as u64 + 1).read_to_end(&mut content)?;
     if content.len() > bytes_max {
@@ -62,8 +63,8 @@ pub fn read_text(path: &Path, bytes_max: usize) -> io::Result<String> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Opens a log for appending, and makes it if need be. It may be a device, and a FIFO that has a reader; a line that
-/// such a reader has no room for is lost, since nobody waits for a log.
+/// Opens a log for appending, and creates it if necessary. It may be a device, or a FIFO with a reader; a
+/// line that does not fit into the FIFO is lost, since logging never blocks.
 ///
 /// # Errors
 /// It cannot be opened; it is a FIFO without a reader.
@@ -95,7 +96,7 @@ fn open_any(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, about))
 }
 
-/// Not a regular file, but this.
+/// The kind of a file that is not regular.
 fn other_kind(about: &Metadata) -> Option<&'static str> {
     let kind = about.file_type();
     match () {
@@ -108,7 +109,7 @@ fn other_kind(about: &Metadata) -> Option<&'static str> {
     }
 }
 
-/// `/dev/null`, which people name for "nothing".
+/// `/dev/null`, which means "nothing".
 fn is_null(about: &Metadata) -> bool {
     about.file_type().is_char_device() && about.rdev() == libc::makedev(1, 3)
 }
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that goes with the test.
+    /// A folder that is removed with the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(told(&folder.0), "it is a folder, not a file");
         let zero = "it is a character device, not a file";
         assert_eq!(told(Path::new("/dev/zero")), zero);
-        // The size is not told in advance.
+        // The size is not known in advance.
         assert_eq!(
             told(Path::new("/proc/self/status")),
             "it has more than 4 bytes"

@@ -1,28 +1,28 @@
-//! Memory that a forked child finds zeroed, whatever its parent has written. What the library knows of itself hangs on
-//! such memory, so that a child starts anew (spec §10.4).
+//! Memory that is zero in a forked child, whatever its parent has written. The library's state is reachable
+//! from such memory only, so that a child starts with a fresh state (spec §10.4).
 //!
-//! The kernel does it (`MADV_WIPEONFORK`, Linux 4.14). Older ones, sandboxes and emulators refuse that; then a function
-//! that the C library calls in the child of `fork` does, and a child that was made by a bare system call inherits what
-//! it should not.
+//! The kernel wipes it (`MADV_WIPEONFORK`, Linux 4.14). Older kernels, sandboxes and emulators refuse that;
+//! then a function that the C library calls in the child of `fork` wipes it, and a child made by a raw system
+//! call inherits the parent's content.
 
 use std::io;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Pages of the program's own, which need no room: a static of this type is wiped by [`wipe`].
+/// Whole pages in a static, for [`wipe`].
 #[repr(C, align(4096))]
 pub struct Page<T> {
-    /// What is in it.
+    /// The content.
     pub content: T,
 }
 
 /// Maps zeroed memory that is wiped on fork.
 ///
 /// # Errors
-/// There is no room.
+/// The error of `mmap`.
 pub fn map_wiped(bytes: usize) -> io::Result<*mut u8> {
-    // SAFETY: a fresh anonymous mapping, which nobody knows before it is given away.
+    // SAFETY: a fresh anonymous mapping, not shared before it is returned.
     unsafe {
         let memory = libc::mmap(
             null_mut(),
@@ -43,33 +43,33 @@ pub fn map_wiped(bytes: usize) -> io::Result<*mut u8> {
     }
 }
 
-/// Lets a child find zeroes here.
+/// Makes memory zero in a child.
 ///
 /// # Errors
 /// The system can neither do it nor call a function in the child.
 ///
 /// # Safety
-/// Whole pages of private memory that stays for ever, whose zeroes mean "nothing yet", and in which no child relies on
-/// anything of its parent.
+/// Whole pages of private memory that is never freed, for which zero is a valid initial state, and on whose
+/// content no child relies.
 pub unsafe fn wipe(memory: *mut u8, bytes: usize) -> io::Result<()> {
     if kernel_wipes() {
-        // SAFETY: by contract.
+        // SAFETY: guaranteed by the caller.
         let done = unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_WIPEONFORK) };
         if done == 0 {
             return Ok(());
         }
     }
-    // SAFETY: by contract.
+    // SAFETY: guaranteed by the caller.
     unsafe { wipe_in_child(memory, bytes) }
 }
 
-/// Whether advice is looked at at all: some emulators take any for done.
+/// Whether the advice is checked: some emulators accept any value.
 fn kernel_wipes() -> bool {
     // SAFETY: no memory is named.
     unsafe { libc::madvise(null_mut(), 0, -1) != 0 }
 }
 
-/// Memory that the function wipes.
+/// Memory wiped by the function.
 struct Wiped {
     memory: *mut u8,
     bytes: usize,
@@ -104,10 +104,10 @@ unsafe fn wipe_in_child(memory: *mut u8, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// In a child, before `fork` returns there. It takes no lock and no memory.
+/// Runs in a child, before `fork` returns there. It neither locks nor allocates.
 unsafe extern "C" fn in_child() {
     let mut next = WIPED.load(Ordering::Acquire);
-    // SAFETY: entries stay for ever, and so does what they name; no other thread of this process runs.
+    // SAFETY: entries and their memory are never freed; no other thread of this process runs.
     unsafe {
         while let Some(entry) = next.as_ref() {
             entry.memory.write_bytes(0, entry.bytes);
@@ -120,7 +120,7 @@ unsafe extern "C" fn in_child() {
 mod tests {
     use super::*;
 
-    /// What a child finds where its parent has written 7; the parent keeps that.
+    /// The value seen by a child where its parent has written 7, which the parent keeps.
     fn found_by_a_child(memory: *mut u8) -> i32 {
         // SAFETY: ours; the child makes system calls and ends.
         unsafe {

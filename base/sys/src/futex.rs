@@ -1,10 +1,10 @@
-//! Sleeping on a word that processes share.
+//! Sleeping on a word of shared memory.
 
 use std::sync::atomic::AtomicU32;
 
 use crate::clock;
 
-/// Sleeps while the word is `expected`. `u64::MAX`: without end.
+/// Sleeps while the word is `expected`. `u64::MAX`: no timeout.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let time = clock::limit(timeout_ns).map(clock::timespec);
     let limit = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -22,14 +22,14 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     }
 }
 
-/// Wakes all who sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake(word: &AtomicU32) {
     wake_address(word.as_ptr().addr());
 }
 
-/// The same by the word's address, which may have gone since somebody was told.
+/// The same by the word's address, which may have been unmapped.
 pub fn wake_address(word: usize) {
-    // SAFETY: the kernel looks for sleepers by the address, and does not read there.
+    // SAFETY: the kernel searches sleepers by address, and does not read there.
     unsafe {
         libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
     }

@@ -1,25 +1,25 @@
-//! The threads of a process whose program has ended its own.
+//! The remaining threads of a process whose application has ended its own.
 
 use std::io;
 
-/// Names of the threads that the library and its plug-ins start and that run nothing of the program.
+/// Names of threads of the library and its plug-ins that run no code of the application.
 const HELPERS: [&str; 4] = ["vipl-agent", "vipl-watch", "vipl-poll", "vipl-register"];
-/// The name of those that call the program's handlers.
+/// The name of threads that call the application's handlers.
 const HANDLER: &str = "vipl-handler";
 
-/// The threads that are left.
+/// The remaining threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     threads: Vec<u32>,
-    /// Some of them call the program's handlers.
+    /// Whether some of them call the application's handlers.
     pub handlers: bool,
 }
 
-/// The threads of this process, if its first one has ended and all others are the library's. `None` also where the system
-/// does not tell. The list is not read at one instant: two calls must agree.
+/// The threads of this process, if its first one has ended and all others are the library's. `None` also if
+/// the system does not report them. The list is not read atomically: two calls must agree.
 pub fn by_program() -> Option<Left> {
     use std::fs::{read_link, read_to_string};
-    // While the first thread is there, the process has its program file.
+    // While the first thread exists, the process has its program file.
     match read_link("/proc/self/exe") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         _ => return None,
@@ -40,7 +40,8 @@ pub fn by_program() -> Option<Left> {
         let name = read_to_string(format!("/proc/self/task/{id}/comm")).ok()?;
         let name = name.trim_end_matches('\n');
         let is_ours = HELPERS.contains(&name) || name == HANDLER;
-        // A thread inherits the name of the one that starts it: a program of such a name may have threads of that name.
+        // A thread inherits the name of its creator: a program with such a name may have threads of that
+        // name.
         if is_ours == (id == first) {
             return None;
         }
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
     use crate::thread::spawn_with_signals_blocked;
 
-    /// What a child finds that ends its first thread and looks from another one of that name; 2: it found nothing.
+    /// The result of a child that ends its first thread and checks from another one with this name; 2: none.
     fn look_from(name: &'static str, other: Option<&'static str>) -> i32 {
         // SAFETY: the child starts threads and ends; it takes no lock of this process.
         unsafe {
@@ -81,7 +82,7 @@ mod tests {
                     while std::fs::read_link("/proc/self/exe").is_ok() {
                         std::thread::yield_now();
                     }
-                    // The other one may not have its name yet.
+                    // The other thread may not have its name yet.
                     for _ in 0..100 {
                         if let Some(left) = by_program() {
                             libc::_exit(i32::from(left.handlers));
@@ -90,7 +91,7 @@ mod tests {
                     }
                     libc::_exit(2);
                 });
-                // This thread alone.
+                // Ends this thread only.
                 libc::syscall(libc::SYS_exit, 0);
             }
             let mut status = 0;

@@ -1,34 +1,34 @@
-//! What several parts of this project need of Linux, each thing once.
+//! Linux functions shared by several parts of this project.
 //!
-//! The library lives in somebody else's process, and so do the plug-ins; the agent and the device processes
-//! do not. All of them share memory, send descriptors, wait and start threads, and do it by the functions of
-//! this crate. It has hardly any state and depends on nothing but `libc`.
+//! The library and the plug-ins run in the application's process; the agent and the device processes have
+//! their own. All of them share memory, send descriptors, wait and start threads by the functions of this
+//! crate. It has little state and depends on `libc` only.
 //!
 //! | module | is |
 //! | --- | --- |
-//! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
-//! | [`cancel`] | no thread is cancelled inside the library, but where that leaves nothing behind |
-//! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
+//! | [`bell`] | waking threads that wait for shared memory; ready bits |
+//! | [`cancel`] | threads are cancelled in the library only where no state is left behind |
+//! | [`clock`] | the clock, sleeping, and times for the kernel |
 //! | [`crc`] | the checksum of frames, CRC32C |
 //! | [`elf`] | whether a file is a whole shared library |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
-//! | [`mod@file`] | files whose names come from people |
+//! | [`mod@file`] | files named by users |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
 //! | [`idle`] | whether a thread that polls yields or sleeps |
-//! | [`left`] | whether the program has a thread left |
+//! | [`left`] | whether the application has a thread left |
 //! | [`membarrier`] | fences that one thread executes for all others |
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
 //! | [`random`] | pseudo-random numbers from a seed |
-//! | [`reserve`] | a heap that has something left when the system's has not |
+//! | [`reserve`] | a heap with a reserve for exhausted memory |
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
-//! | [`stderr`] | lines for the standard error of somebody else's process |
-//! | [`text`] | text of others, without control characters |
+//! | [`stderr`] | lines for the standard error of the application's process |
+//! | [`text`] | text from untrusted sources, without control characters |
 //! | [`thread`] | threads that take none of the application's signals |
-//! | [`wrap`] | where counters begin that wrap |
-//! | [`uncancelled`] | system calls that are no cancellation points |
+//! | [`wrap`] | initial values of wrapping counters |
+//! | [`uncancelled`] | system calls that are not cancellation points |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
@@ -57,7 +57,7 @@ pub mod thread;
 pub mod uncancelled;
 pub mod wrap;
 
-/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
+/// Atomics, in one place so that `ctest/loom` can substitute those of a model checker.
 mod sync {
     pub(crate) use std::sync::atomic::{self, compiler_fence};
 }

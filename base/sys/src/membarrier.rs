@@ -1,15 +1,15 @@
 //! Memory fences that one thread executes on behalf of all others.
 //!
-//! A thread that is about to sleep, or to take a lock away from its owner, announces that and looks once more.
-//! The other side publishes something and then reads the announcement. One of the two must see the other,
-//! which needs a full fence on both sides. Where one side runs a million times more often, the rare side
-//! executes [`barrier`] for both, and the frequent side needs only a compiler fence. Not every kernel offers
-//! the call, and a seccomp filter may take it away at any time: callers need a way without it.
+//! A thread that is about to sleep, or to revoke the bias of a lock, announces that and checks once more. The
+//! other side publishes data and then reads the announcement. One of the two must see the other, which
+//! requires a full fence on both sides. If one side runs far more often, the rare side executes [`barrier`]
+//! for both, and the frequent side only needs a compiler fence. Not every kernel has the call, and a seccomp
+//! filter may forbid it at any time, so callers need an alternative.
 
 use std::io;
 use std::time::Duration;
 
-/// Whose threads take part.
+/// The threads that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Those of this process.
@@ -23,8 +23,8 @@ fn call(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Registers this process; a forked child is not registered. False: the system does not have it. Where threads
-/// run already, the kernel waits for all processors, which takes some milliseconds.
+/// Registers this process; a forked child is not registered. False if the system does not support it. If
+/// other threads run, the kernel waits for all processors, which takes some milliseconds.
 pub fn register(scope: Scope) -> bool {
     call(match scope {
         Scope::Process => libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
@@ -42,19 +42,20 @@ pub fn barrier(scope: Scope) -> bool {
     })
 }
 
-/// In place of a [`barrier`] that the system refuses, while others still count on it. It takes some milliseconds.
+/// Substitute for a [`barrier`] that the system refuses while other threads still rely on it. It takes some
+/// milliseconds.
 pub fn slow_barrier() {
     if !visit_processors() {
-        // Nothing is left that fences other processors. A store leaves its processor's buffer within
-        // microseconds, and at the latest with the next interrupt.
+        // No other method executes fences on other processors. A store leaves its processor's buffer within
+        // microseconds, at the latest with the next interrupt.
         crate::clock::sleep(Duration::from_millis(20));
     }
 }
 
-/// Where there is no [`barrier`]: visits every processor that this thread may run on, one after the other, so
-/// that whatever ran there was switched away from, which is a full fence. It takes some milliseconds. Threads of
-/// this process that are confined to other processors by another cpuset are not reached. False: the system does
-/// not permit it either.
+/// Without [`barrier`]: visits every processor on which this thread may run, one after the other, so that the
+/// thread running there is switched, which is a full fence. It takes some milliseconds. Threads of this
+/// process confined to other processors by another cpuset are not reached. False if the system does not
+/// permit it either.
 #[must_use]
 fn visit_processors() -> bool {
     /// Room for 8192 processors.
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_registered_process_has_barriers() {
         for scope in [Scope::Process, Scope::Global] {
-            // Also true of a kernel without the call.
+            // Also holds for a kernel without the call.
             assert_eq!(register(scope), barrier(scope), "{scope:?}");
         }
     }

@@ -1,11 +1,11 @@
 //! Mutex and condition variable of the library's and the plug-ins' control paths.
 //!
-//! They are the standard library's, without poisoning. Such a lock is a word of its own and nothing else, so a forked
-//! child that starts with fresh state finds nothing of its parent in its way. A lock that parks threads in a table
-//! common to all locks cannot promise that.
+//! They are those of the standard library, without poisoning. Such a lock is a single word, so a forked child
+//! with fresh state is not affected by locks of its parent. A lock that parks threads in a table shared by
+//! all locks could not guarantee that.
 //!
-//! ThreadSanitizer (`--cfg tsan`) instruments this crate and not the standard library, whose locks then order nothing
-//! for it. `order` tells it what they do.
+//! ThreadSanitizer (`--cfg tsan`) instruments this crate and not the standard library, whose locks then order
+//! nothing for it. `order` informs it of their order.
 
 use crate::clock::{self, Instant};
 use std::ops::{Deref, DerefMut};
@@ -36,7 +36,7 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, inner }
     }
 
-    /// Locks it if it is free.
+    /// Locks the mutex if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = match self.0.try_lock() {
             Ok(inner) => inner,
@@ -59,7 +59,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Runs something with the mutex unlocked.
+    /// Runs a function with the mutex unlocked.
     pub fn unlocked<R>(guard: &mut Self, body: impl FnOnce() -> R) -> R {
         order::leaving(guard.mutex);
         guard.inner = None;
@@ -93,12 +93,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// A condition variable that nobody waits for.
+    /// A condition variable without waiters.
     pub const fn new() -> Self {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// Wakes every thread that waits.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -128,7 +128,7 @@ impl Condvar {
     }
 }
 
-/// What ThreadSanitizer has to be told of a mutex.
+/// The order of a mutex, for ThreadSanitizer.
 mod order {
     #[cfg(tsan)]
     unsafe extern "C" {
@@ -140,17 +140,17 @@ mod order {
     #[inline(always)]
     pub(super) fn taken<T>(_mutex: &super::Mutex<T>) {
         #[cfg(tsan)]
-        // SAFETY: only the address counts.
+        // SAFETY: only the address is used.
         unsafe {
             __tsan_acquire(std::ptr::from_ref(_mutex).cast());
         }
     }
 
-    /// Said while the mutex is still held.
+    /// Called while the mutex is still held.
     #[inline(always)]
     pub(super) fn leaving<T>(_mutex: &super::Mutex<T>) {
         #[cfg(tsan)]
-        // SAFETY: only the address counts.
+        // SAFETY: only the address is used.
         unsafe {
             __tsan_release(std::ptr::from_ref(_mutex).cast());
         }

@@ -1,4 +1,4 @@
-//! The memory of another process, copied by the kernel (`process_vm_readv`, `process_vm_writev`).
+//! Copies between processes by the kernel (`process_vm_readv`, `process_vm_writev`).
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 
 use crate::fd;
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the other process into this one.
     Read,
-    /// From this process into the other one.
+    /// From this process into the other.
     Write,
 }
 
@@ -24,16 +24,16 @@ pub fn piece(address: u64, bytes: usize) -> libc::iovec {
     }
 }
 
-/// Copies between ranges of this process and ranges of another, in order; `thread` is any living thread of it.
-/// Gives the bytes that were copied: fewer than asked for if an address of either side is bad.
+/// Copies between ranges of this process and ranges of another, in order; `thread` is any living thread of
+/// it. Returns the number of copied bytes: fewer than requested if an address of either side is invalid.
 ///
 /// # Errors
-/// Nothing was copied: `ESRCH`, the thread has ended; `EPERM`, this process may not; `EFAULT`, the first
-/// address is bad.
+/// Nothing was copied: `ESRCH`, the thread has ended; `EPERM`, this process lacks the permission; `EFAULT`,
+/// the first address is invalid.
 ///
 /// # Safety
-/// With [`Way::Read`] the kernel writes to the ranges of `local`, where they are mapped: they must be memory
-/// that nobody else relies on, such as what the application has posted for this message.
+/// With [`Way::Read`] the kernel writes to the ranges of `local` if they are mapped: no other code may rely
+/// on their content, as with the buffers posted by the application for this message.
 #[inline]
 pub unsafe fn copy(
     thread: i32,
@@ -42,7 +42,8 @@ pub unsafe fn copy(
     remote: &[libc::iovec],
 ) -> io::Result<usize> {
     let (near, far) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-    // SAFETY: both lists are valid, the kernel checks every address in them; the rest by contract.
+    // SAFETY: both lists are valid, the kernel checks every address in them; the rest is guaranteed by the
+    // caller.
     let copied = unsafe {
         match way {
             Way::Read => {
@@ -56,14 +57,15 @@ pub unsafe fn copy(
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// A living thread of a process that `reaches` its memory: the first thread, whose number is the process's, may end before
-/// the others, and has no memory from then on. `None`: there is none, or `/proc` does not tell.
+/// A living thread of a process that `reaches` its memory: the first thread, whose number is the process's,
+/// may end before the others, and has no memory from then on. `None` if there is none, or `/proc` is not
+/// available.
 ///
-/// Allocates nothing, so that a message that needs it cannot fail for want of memory.
+/// It does not allocate, so that a message cannot fail for lack of memory.
 #[cold]
 pub fn find_thread(process: i32, mut reaches: impl FnMut(i32) -> bool) -> Option<i32> {
     let mut path = [0u8; 32];
-    // Room for the longest number, and for the zero behind the text.
+    // Room for the longest number and the terminating zero.
     write!(&mut path[..31], "/proc/{process}/task").ok()?;
     // SAFETY: a text with its zero; the descriptor is new.
     let folder = unsafe {
@@ -96,7 +98,7 @@ pub fn find_thread(process: i32, mut reaches: impl FnMut(i32) -> bool) -> Option
     }
 }
 
-/// Room for what `getdents64` gives: number, offset, length (2 bytes), kind (1 byte), name.
+/// Buffer for `getdents64`: number, offset, length (2 bytes), kind (1 byte), name.
 #[repr(align(8))]
 struct Entries([u8; 2048]);
 

@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_sequence_is_that_of_splitmix64() {
         let mut random = Random::new(1_234_567);
-        // The values that the author of the algorithm gives for this seed.
+        // The values published by the author of the algorithm for this seed.
         let known = [
             6_457_827_717_110_365_317,
             3_203_168_211_198_807_973,

@@ -1,40 +1,40 @@
-//! The heap of a library that must not end its process when there is no memory.
+//! A heap for a library that must not abort its process when memory is exhausted.
 //!
-//! Rust ends the process when an allocation fails. So none does, as far as possible: what the system does not give comes
-//! from a reserve, which is part of the library and untouched until then. A call that begins while there is no memory is
-//! refused ([`Heap::is_short`]); the reserve is for those that have begun, for the library's threads and for messages
-//! under way, which hand back what they take. See decision 78.
+//! Rust aborts the process when an allocation fails. Therefore allocations that the system refuses are served
+//! from a reserve, which is part of the library and untouched until then. A call that begins while memory is
+//! exhausted is refused ([`Heap::is_short`]); the reserve is for calls in progress, for the library's threads
+//! and for messages in transit, which free what they allocate. See decision 78.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of the reserve, pages that nobody touches while there is memory.
+/// Bytes of the reserve, whose pages are untouched while there is memory.
 const BYTES: usize = 512 << 10;
-/// Bytes that are handed out at a time.
+/// Granularity of the reserve in bytes.
 const PIECE: usize = 64;
 const PIECES: usize = BYTES / PIECE;
 const WORDS: usize = PIECES / 64;
-/// What a call asks for on trial, so that it does not begin with the last bytes.
+/// Bytes of a call's trial allocation, so that it does not begin with the last bytes.
 const TRIAL: usize = 32 << 10;
-/// Looks at the lock before an allocation fails. Whoever holds it has a few thousand instructions left, except in a
-/// child that was forked meanwhile.
+/// Checks of the lock before an allocation fails. Its holder needs at most a few thousand instructions,
+/// except in a child that was forked meanwhile.
 const LOOKS: u32 = 1 << 22;
 
 #[repr(C, align(4096))]
 struct Room([u8; BYTES]);
 
-/// The system's heap, with a reserve behind it.
+/// The system's heap with a reserve.
 pub struct Heap {
     room: UnsafeCell<Room>,
-    /// A bit for each piece that is handed out.
+    /// A bit for each allocated piece.
     taken: UnsafeCell<[u64; WORDS]>,
     locked: AtomicBool,
     short: AtomicBool,
 }
 
-// SAFETY: `taken` is only used under the lock, and the pieces of `room` by whom they were handed out to.
+// SAFETY: `taken` is only used under the lock, and the pieces of `room` only by their owners.
 unsafe impl Sync for Heap {}
 
 impl Heap {
@@ -48,7 +48,7 @@ impl Heap {
         }
     }
 
-    /// Whether there is no memory for a call that begins. Costs one load while there has always been some.
+    /// Whether memory is exhausted for a new call. Costs one load unless it has been before.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.short.load(Ordering::Relaxed) && self.is_still_short()
@@ -65,7 +65,7 @@ impl Heap {
         memory.addr().wrapping_sub(self.room.get().addr()) < BYTES
     }
 
-    /// Runs something under the lock; `None` if that cannot be had.
+    /// Runs a function under the lock; `None` if the lock cannot be acquired.
     fn locked<R>(&self, body: impl FnOnce(&mut [u64; WORDS]) -> R) -> Option<R> {
         let mut looks = 0;
         while self.locked.swap(true, Ordering::Acquire) {
@@ -81,7 +81,7 @@ impl Heap {
         Some(result)
     }
 
-    /// From the reserve.
+    /// Allocates from the reserve.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
         self.short.store(true, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Heap {
     #[cold]
     fn give_back(&self, memory: *mut u8, layout: Layout) {
         let first = (memory.addr() - self.room.get().addr()) / PIECE;
-        // Without the lock the pieces are lost, in a child that was forked at the wrong moment.
+        // Without the lock the pieces are leaked, in a child that was forked while it was held.
         let _ = self.locked(|taken| mark(taken, first, pieces(layout), false));
     }
 }
@@ -114,12 +114,12 @@ impl Default for Heap {
     }
 }
 
-/// Whether the system has memory. Asked before what the C library does not survive without: a thread's first access to
-/// the thread-local data of a library that was loaded later.
+/// Whether the system has memory. Checked before an operation in which the C library would abort without it:
+/// a thread's first access to the thread-local data of a library that was loaded later.
 pub fn has_memory() -> bool {
     // SAFETY: freed as it was made.
     unsafe {
-        // Hidden from the compiler, which would leave out both calls.
+        // Hidden from the compiler, which would remove both calls.
         let memory = std::hint::black_box(libc::malloc(TRIAL));
         libc::free(memory);
         !memory.is_null()
@@ -130,7 +130,7 @@ fn pieces(layout: Layout) -> usize {
     layout.size().div_ceil(PIECE).max(1)
 }
 
-/// The first of so many pieces in a row that are not taken.
+/// The first of `wanted` consecutive free pieces.
 fn find(taken: &[u64; WORDS], wanted: usize) -> Option<usize> {
     let (mut first, mut at) = (0, 0);
     while at < PIECES {
@@ -161,12 +161,12 @@ fn mark(taken: &mut [u64; WORDS], first: usize, count: usize, on: bool) {
     }
 }
 
-// SAFETY: memory comes from the system, or is a range of the reserve that nobody else has until it is handed back; both
-// as large and as aligned as asked for.
+// SAFETY: memory comes from the system, or is an exclusive range of the reserve until it is freed; both have
+// the requested size and alignment.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: guaranteed by the caller.
         let memory = unsafe { System.alloc(layout) };
         if memory.is_null() {
             return self.take(layout);
@@ -176,14 +176,14 @@ unsafe impl GlobalAlloc for Heap {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: guaranteed by the caller.
         let memory = unsafe { System.alloc_zeroed(layout) };
         if !memory.is_null() {
             return memory;
         }
         let memory = self.take(layout);
         if !memory.is_null() {
-            // SAFETY: so many bytes have just been handed out.
+            // SAFETY: this range has just been allocated.
             unsafe { memory.write_bytes(0, layout.size()) };
         }
         memory
@@ -194,7 +194,7 @@ unsafe impl GlobalAlloc for Heap {
         if self.holds(memory) {
             self.give_back(memory, layout);
         } else {
-            // SAFETY: by contract; it is not the reserve's.
+            // SAFETY: guaranteed by the caller; it is not part of the reserve.
             unsafe { System.dealloc(memory, layout) };
         }
     }
@@ -202,13 +202,13 @@ unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         if !self.holds(memory) {
-            // SAFETY: by contract; it is not the reserve's.
+            // SAFETY: guaranteed by the caller; it is not part of the reserve.
             let moved = unsafe { System.realloc(memory, layout, bytes) };
             if !moved.is_null() {
                 return moved;
             }
         }
-        // SAFETY: by contract `bytes` fits the alignment; both ranges are as large as said.
+        // SAFETY: by contract `bytes` fits the alignment; both ranges have the stated sizes.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
             if !moved.is_null() {
@@ -242,12 +242,12 @@ mod tests {
                     continue;
                 }
                 assert!(HEAP.holds(memory) && memory.addr().is_multiple_of(wanted.align()));
-                // SAFETY: handed out.
+                // SAFETY: allocated.
                 unsafe { memory.write_bytes(what as u8, bytes) };
                 held.push((memory, wanted));
             } else {
                 let (memory, layout) = held.swap_remove(what as usize % held.len());
-                // SAFETY: handed out, and written above.
+                // SAFETY: allocated, and written above.
                 unsafe {
                     let end = memory.add(layout.size() - 1);
                     assert_eq!(memory.read(), end.read(), "nobody else has it");
@@ -256,7 +256,7 @@ mod tests {
             }
         }
         for (memory, layout) in held.drain(..) {
-            // SAFETY: handed out.
+            // SAFETY: allocated.
             unsafe { HEAP.dealloc(memory, layout) };
         }
         let whole = layout(BYTES, 64);
@@ -268,7 +268,7 @@ mod tests {
         assert!(HEAP.take(layout(1, 1)).is_null());
         assert!(HEAP.short.load(Ordering::Relaxed));
         assert!(!HEAP.is_short(), "the system has memory");
-        // SAFETY: handed out.
+        // SAFETY: allocated.
         unsafe { HEAP.dealloc(memory, whole) };
     }
 
@@ -277,7 +277,7 @@ mod tests {
         static HEAP: Heap = Heap::new();
         let small = Layout::from_size_align(100, 8).unwrap();
         let memory = HEAP.take(small);
-        // SAFETY: handed out; grown with the layout that it has.
+        // SAFETY: allocated; grown with the layout that it has.
         unsafe {
             memory.write_bytes(7, 100);
             let moved = HEAP.realloc(memory, small, 5000);

@@ -1,7 +1,7 @@
 //! Packets with file descriptors, over `SOCK_SEQPACKET` sockets.
 //!
-//! Receiving is done with plain `recvmsg`: the safe wrappers at hand do not give out descriptors that arrived
-//! with truncated control data, and they would stay open for ever.
+//! It receives by `recvmsg`: the available safe wrappers do not return descriptors received with truncated
+//! control data, which would stay open for ever.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::clock;
 use crate::fd::{above_standard, made};
 
-/// Most descriptors that the kernel lets one packet carry (`SCM_MAX_FD`). With room for all of them it closes
-/// none on our behalf.
+/// Maximum descriptors of one packet (`SCM_MAX_FD`). With room for all of them, the kernel closes none
+/// itself.
 pub const FDS_MAX: usize = 253;
 // SAFETY: CMSG_SPACE only computes.
 const CONTROL_BYTES: usize =
@@ -21,14 +21,14 @@ const CONTROL_BYTES: usize =
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// A packet that was received.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes of it that are in the buffer. 0: it was empty, or the other side has gone.
+    /// Bytes of it in the buffer. 0: it was empty, or the other side has closed the socket.
     pub length: usize,
-    /// The descriptors that came with it, none below 3.
+    /// The received descriptors, none below 3.
     pub fds: Vec<OwnedFd>,
-    /// No descriptor was lost because this process has too many.
+    /// Whether no descriptor was lost because of this process's limit.
     pub complete: bool,
 }
 
@@ -43,17 +43,17 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both are new and nobody's.
+    // SAFETY: both are new and have no other owner.
     let [one, other] = fds.map(|fd| unsafe { made(fd) });
     Ok((one?, other?))
 }
 
-/// Sends one packet, which is the parts one after the other. `flags` are those of `sendmsg`; a signal does not
-/// interrupt the call, and no SIGPIPE comes of it.
+/// Sends one packet, the concatenation of the parts. `flags` are those of `sendmsg`; a signal does not
+/// interrupt the call, and it raises no SIGPIPE.
 ///
 /// # Errors
 /// `WouldBlock`: with `MSG_DONTWAIT` and no room. `InvalidInput`: more than [`FDS_MAX`] descriptors. Others:
-/// the other side has gone, or those of the kernel.
+/// the other side has closed the socket, or those of the kernel.
 pub fn send(socket: RawFd, parts: &[IoSlice<'_>], fds: &[RawFd], flags: i32) -> io::Result<()> {
     if fds.len() > FDS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -97,7 +97,7 @@ pub fn send(socket: RawFd, parts: &[IoSlice<'_>], fds: &[RawFd], flags: i32) -> 
     }
 }
 
-/// Receives one packet with all that came with it. `flags` are those of `recvmsg`.
+/// Receives one packet with its descriptors. `flags` are those of `recvmsg`.
 ///
 /// # Errors
 /// `WouldBlock`: with `MSG_DONTWAIT` and no packet. Others: those of the kernel.
@@ -117,7 +117,7 @@ pub fn receive(socket: RawFd, buffer: &mut [u8], flags: i32) -> io::Result<Packe
     // SAFETY: the message points to two buffers of the stated sizes that outlive the call.
     let got = unsafe { crate::uncancelled::recvmsg(socket, &raw mut message, flags) };
     let length = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has just filled this message, and nobody has looked at it before.
+    // SAFETY: the kernel has just filled this message, and no descriptor was taken from it.
     let arrived = unsafe { take_fds(&message) };
     let expected = arrived.len();
     let fds: Vec<OwnedFd> = arrived
@@ -132,7 +132,7 @@ pub fn receive(socket: RawFd, buffer: &mut [u8], flags: i32) -> io::Result<Packe
     })
 }
 
-/// Owns every descriptor that came with a message, whatever the message is worth.
+/// Takes ownership of every descriptor of a message, even if the message is invalid.
 ///
 /// # Safety
 /// `message` is as `recvmsg` left it, its control buffer is alive, and no descriptor in it has been taken before.
@@ -153,12 +153,12 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
             // SAFETY: CMSG_LEN only computes.
             let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
-            // SAFETY: the data of the header lie behind it in the same buffer.
+            // SAFETY: the data of the header follow it in the same buffer.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
             for place in 0..length.saturating_sub(overhead) / size_of::<RawFd>() {
                 // SAFETY: `length` bounds the data that the kernel has written.
                 let fd = unsafe { data.add(place).read_unaligned() };
-                // SAFETY: the kernel made this descriptor for us and nobody else knows it.
+                // SAFETY: the kernel made this descriptor for this process, and it has no other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -168,7 +168,7 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Waits until the socket has something, or has gone. False: the time has run out.
+/// Waits until the socket is readable or closed. False on timeout.
 pub fn wait(socket: RawFd, time: Duration) -> bool {
     let wanted = libc::pollfd {
         fd: socket,

@@ -1,5 +1,5 @@
-//! Shared memory of processes that do not trust each other: memfds that were sealed against resizing, mapped so
-//! that a fork does not inherit them.
+//! Shared memory of processes that do not trust each other: memfds sealed against resizing, mapped so that a
+//! fork does not inherit them.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -15,12 +15,12 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping stays where it is; users synchronise through atomics in it.
+// SAFETY: the mapping does not move; users synchronise through atomics in it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Makes a memfd of zeroes that nobody can resize or seal any further.
+/// Makes a zeroed memfd that cannot be resized or sealed any further.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -36,11 +36,10 @@ pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
 /// Those of the kernel.
 pub fn create_for_readers(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
     let memfd = |flags| {
-        // SAFETY: a system call; the descriptor is new and nobody's.
+        // SAFETY: a system call; the descriptor is new and has no other owner.
         unsafe { made(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags)) }
     };
-    // Some systems permit memory files only without execute permission; kernels before 6.3 do not know the
-    // flag.
+    // Some systems only permit memory files without execute permission; kernels before 6.3 lack the flag.
     let fd = match memfd(libc::MFD_NOEXEC_SEAL | libc::MFD_ALLOW_SEALING) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd(libc::MFD_ALLOW_SEALING)?,
         other => other?,
@@ -51,26 +50,26 @@ pub fn create_for_readers(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
 }
 
 fn seal(fd: &OwnedFd, seals: c_int) -> io::Result<()> {
-    // SAFETY: a system call on a descriptor of our own.
+    // SAFETY: a system call on an owned descriptor.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Lets others map the memfd for reading only; mappings that exist stay as they are.
+/// Restricts further mappings of the memfd to reading; existing mappings do not change.
 ///
 /// # Errors
-/// Kernels before 5.1 cannot.
+/// Kernels before 5.1 do not support it.
 pub fn seal_for_readers(fd: &OwnedFd) -> io::Result<()> {
     seal(fd, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
 }
 
 impl Mapping {
-    /// Maps a memfd: it must be as large as we need it and must not shrink under us.
+    /// Maps a memfd, which must be large enough and sealed against shrinking.
     ///
     /// # Errors
-    /// It is not, or the kernel refuses.
+    /// It is not, or the error of the kernel.
     pub fn open(fd: c_int, bytes: usize, writable: bool) -> io::Result<Mapping> {
         // SAFETY: system calls; the structure is valid.
         unsafe {
@@ -140,7 +139,7 @@ mod tests {
         assert!(seal(&fd, libc::F_SEAL_FUTURE_WRITE).is_err());
         let own = Mapping::open(fd.as_raw_fd(), 8192, true).unwrap();
         let other = Mapping::open(fd.as_raw_fd(), 4096, false).unwrap();
-        // SAFETY: inside both mappings, which nobody else knows.
+        // SAFETY: inside both mappings, which are not shared.
         unsafe {
             own.base().write_volatile(7);
             assert_eq!(other.base().read_volatile(), 7);

@@ -1,13 +1,14 @@
-//! Standard error of a process that is not ours.
+//! Standard error of the application's process.
 //!
-//! A program may have been started without descriptor 2, or may have closed it; its next file then gets that number, and a
-//! line of ours would land in its data. So a line is written only while 2 is the file that it was when the library was
-//! loaded ([decision 77](../../docs/decisions/0077-standard-error-of-others.md)).
+//! A program may have been started without descriptor 2, or may have closed it; its next file then gets that
+//! number, and a line of the library would corrupt that file. Therefore a line is only written while 2 refers
+//! to the same file as when the library was loaded ([decision
+//! 77](../../docs/decisions/0077-standard-error-of-others.md)).
 //!
-//! A line neither kills the program, by SIGPIPE or SIGXFSZ, nor holds it up for ever: a pipe that nobody reads costs one second once,
-//! and lines until it is read again.
+//! A line neither kills the program, by SIGPIPE or SIGXFSZ, nor blocks it for ever: a pipe without a reading
+//! process costs one second once, and lines are dropped until it is read again.
 //!
-//! Only system calls and atomics, so it may be used in a signal handler.
+//! It uses only system calls and atomics, so it may be called in a signal handler.
 
 use std::mem::zeroed;
 use std::os::fd::RawFd;
@@ -17,9 +18,9 @@ use std::time::Duration;
 use crate::{cancel, clock};
 
 const FD: RawFd = libc::STDERR_FILENO;
-/// How long the first line waits for a reader.
+/// Time for which the first line waits for a reader.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a pipe with any room takes at once (PIPE_BUF).
+/// Bytes that a writable pipe accepts at once (PIPE_BUF).
 const PIECE: usize = 4096;
 
 const UNKNOWN: u32 = 0;
@@ -29,12 +30,13 @@ const OPEN: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// The last line was not taken.
+/// Whether the last line was dropped.
 static JAMMED: AtomicBool = AtomicBool::new(false);
-/// Lines that were not taken.
+/// Number of dropped lines.
 static LOST: AtomicU32 = AtomicU32::new(0);
 
-/// Remembers which file descriptor 2 is. Called when the library is loaded, before the program runs, or by the first line.
+/// Records the file of descriptor 2. Called when the library is loaded, before the program runs, or by the
+/// first line.
 pub extern "C" fn remember() {
     if STATE.load(Ordering::Relaxed) != UNKNOWN {
         return;
@@ -52,14 +54,14 @@ pub extern "C" fn remember() {
 }
 
 fn look() -> Option<libc::stat64> {
-    // SAFETY: zeroes are a valid result, which has room.
+    // SAFETY: the result is valid memory; all zero is a valid value.
     unsafe {
         let mut file: libc::stat64 = zeroed();
         (libc::fstat64(FD, &raw mut file) == 0).then_some(file)
     }
 }
 
-/// Kind of the file, if it is the one of the start, or a pipe that has taken its place.
+/// Kind of the file, if it is the initial one, or a pipe that replaced it.
 fn mode() -> Option<libc::mode_t> {
     remember();
     if STATE.load(Ordering::Acquire) != OPEN {
@@ -69,11 +71,11 @@ fn mode() -> Option<libc::mode_t> {
     let same = file.st_dev == DEVICE.load(Ordering::Relaxed)
         && file.st_ino == INODE.load(Ordering::Relaxed);
     let mode = file.st_mode & libc::S_IFMT;
-    // Nobody keeps data in a pipe: that has been put there for what is written to standard error.
+    // A pipe does not store data: it was put there to receive standard error.
     (same || mode == libc::S_IFIFO).then_some(mode)
 }
 
-/// Writes a line to standard error, if that is what it was and somebody takes it.
+/// Writes a line to standard error, if it is unchanged and accepts the line.
 pub fn write(line: &[u8]) {
     let _off = cancel::Off::new();
     let Some(mode) = mode() else { return };
@@ -98,9 +100,9 @@ pub fn write(line: &[u8]) {
     }
 }
 
-/// Writes all of it. False: there was no room for so long. What can never be written counts as written.
+/// Writes all bytes. False on timeout. Bytes that can never be written count as written.
 fn put_all(mode: libc::mode_t, mut bytes: &[u8], patience: Duration) -> bool {
-    // Other writers may take the room again and again.
+    // Other writers may repeatedly take the room.
     let mut attempts = 16;
     while !bytes.is_empty() {
         if mode != libc::S_IFREG && !has_room(patience) {
@@ -118,7 +120,7 @@ fn put_all(mode: libc::mode_t, mut bytes: &[u8], patience: Duration) -> bool {
     true
 }
 
-/// Waits until standard error takes something.
+/// Waits until standard error is writable.
 fn has_room(patience: Duration) -> bool {
     let entry = libc::pollfd {
         fd: FD,
@@ -158,7 +160,7 @@ fn put_into_pipe(bytes: &[u8]) -> Result<usize, i32> {
         return Ok(count);
     }
     match errno() {
-        // Kernels whose pipes do not know the flag. There is room, unless another writer has just taken it.
+        // Kernels whose pipes lack the flag. There is room, unless another writer has just taken it.
         libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::EPERM => {
             // SAFETY: as above.
             let put = unsafe { libc::write(FD, bytes.as_ptr().cast(), bytes.len()) };
@@ -168,8 +170,8 @@ fn put_into_pipe(bytes: &[u8]) -> Result<usize, i32> {
     }
 }
 
-/// Runs a write whose failure with this error raises this signal, which the program does not get: SIGPIPE with EPIPE, and
-/// SIGXFSZ with EFBIG, where a file would become longer than RLIMIT_FSIZE.
+/// Runs a write whose failure with this error raises this signal, and keeps the signal from the program:
+/// SIGPIPE with EPIPE, and SIGXFSZ with EFBIG, if a file would exceed RLIMIT_FSIZE.
 pub fn without_signal<T>(
     signal: i32,
     error: i32,

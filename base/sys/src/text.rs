@@ -1,9 +1,9 @@
-//! Text of others, made harmless before it reaches a terminal or a log.
+//! Escapes control characters of untrusted text before it reaches a terminal or a log.
 //!
 //! Names of clients, files, peers and settings may hold control characters: a line feed forges a line of the
-//! log, ESC commands the terminal, an override of the direction of writing shows what is not there. Such
-//! characters are replaced by escapes that JSON, C and Python know (`\n`, `\u001b`). Every other character,
-//! a backslash among them, stays as it is.
+//! log, ESC controls the terminal, a direction override disguises the text. Such characters are replaced by
+//! escapes that JSON, C and Python know (`\n`, `\u001b`). Every other character, a backslash among them,
+//! stays as it is.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,22 +14,23 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_command)
 }
 
-/// The text with its line feeds: for what a tool prints. A document in JSON remains one, with the same content.
+/// The text with its line feeds: for the output of a tool. A JSON document stays valid, with the same
+/// content.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |character| character != '\n' && is_command(character))
 }
 
-/// Whether a character acts on a terminal or on the text around it.
+/// Whether a character affects a terminal or the surrounding text.
 fn is_command(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
-            // Direction of writing.
+            // Writing direction.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
             // Ends of lines and paragraphs.
             | '\u{2028}' | '\u{2029}'
-            // What is not seen: the mark of byte order, deprecated controls, annotations, tags.
+            // Invisible characters: the byte order mark, deprecated controls, annotations, tags.
             | '\u{feff}' | '\u{206a}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
         )
 }

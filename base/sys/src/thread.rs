@@ -1,4 +1,4 @@
-//! Threads in somebody else's process.
+//! Threads in the application's process.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::futex;
 use crate::reserve::has_memory;
 
-/// A thread of the library. It goes on if this is dropped.
+/// A thread of the library. It continues if this is dropped.
 pub struct Thread(libc::pthread_t);
 
-// SAFETY: a name for a thread, which any thread may use.
+// SAFETY: an identifier of a thread, which any thread may use.
 unsafe impl Send for Thread {}
 // SAFETY: as above.
 unsafe impl Sync for Thread {}
 
 impl Thread {
-    /// Waits for its end.
+    /// Joins the thread.
     pub fn join(self) {
         // SAFETY: neither joined nor detached before.
         unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
@@ -34,34 +34,34 @@ impl Drop for Thread {
 }
 
 /// Starts a thread with all signals blocked but SIGSEGV and SIGBUS, which the guarded copies need: the
-/// application's handlers must not run on a thread that it does not know. A panic of the body ends with the body.
+/// application's handlers must not run on a thread that it does not know. A panic ends the body only.
 ///
-/// Not by the standard library, which ends the process if there is no memory for what it keeps of a thread.
+/// It does not use the standard library, which aborts the process if it cannot allocate its thread data.
 ///
 /// # Errors
-/// The system has no room for it.
+/// The error of the system.
 pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<Thread>
 where
     F: FnOnce() + Send + 'static,
 {
     struct Begin<F> {
-        /// As long as the kernel keeps it, with the zero behind it.
+        /// Truncated to the kernel's limit, with a terminating zero.
         name: [u8; 16],
         body: F,
-        /// 1 when the thread has what it needs. The word of its maker, who waits.
+        /// Set to 1 once the thread has its data. The creator owns the word and waits.
         begun: *const AtomicU32,
-        /// The signals that the application's thread at the beginning of the chain blocked.
+        /// The signals blocked by the application's thread that started the first thread.
         mask: libc::sigset_t,
     }
     extern "C" fn run<F: FnOnce()>(begin: *mut c_void) -> *mut c_void {
-        // SAFETY: made below for this call.
+        // SAFETY: allocated below for this call.
         let begin = unsafe { Box::from_raw(begin.cast::<Begin<F>>()) };
         if let Ok(name) = CStr::from_bytes_until_nul(&begin.name) {
             set_name(name);
         }
         touch_data();
         MASK_OF_STARTER.set(Some(begin.mask));
-        // SAFETY: the maker waits until it is 1.
+        // SAFETY: the creator waits until it is 1.
         unsafe {
             (*begin.begun).store(1, Ordering::Release);
         }
@@ -81,7 +81,7 @@ where
     let begin = Box::into_raw(Box::new(begin));
     let made = create(run::<F>, begin.cast(), libc::PTHREAD_CREATE_JOINABLE);
     if made.is_err() {
-        // SAFETY: nobody else has it.
+        // SAFETY: it has no other owner.
         drop(unsafe { Box::from_raw(begin) });
     } else {
         while begun.load(Ordering::Acquire) == 0 {
@@ -97,14 +97,14 @@ fn create(
     argument: *mut c_void,
     state: i32,
 ) -> io::Result<libc::pthread_t> {
-    /// As much as the standard library gives its threads.
+    /// The stack size of the standard library's threads.
     const STACK_BYTES: usize = 2 << 20;
-    // Its first access to thread-local data may need memory, and ends the process without.
+    // Its first access to thread-local data may allocate, and aborts the process on failure.
     if !has_memory() {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
     let mut thread = 0;
-    // SAFETY: the attributes are initialised before use, and destroyed; the rest as asked of the callers.
+    // SAFETY: the attributes are initialised before use, and destroyed; the rest guaranteed by the callers.
     let error = unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
@@ -133,11 +133,11 @@ fn blocked() -> libc::sigset_t {
 }
 
 thread_local! {
-    /// The signals that the thread blocked which started this one.
+    /// The signals blocked by the thread that started this one.
     static MASK_OF_STARTER: Cell<Option<libc::sigset_t>> = const { Cell::new(None) };
 }
 
-/// Takes signals from now on, as the thread did that started the calling one.
+/// Unblocks signals, as in the thread that started the calling one.
 pub fn take_signals() {
     if let Some(mask) = MASK_OF_STARTER.get() {
         // SAFETY: a valid set.
@@ -145,7 +145,8 @@ pub fn take_signals() {
     }
 }
 
-/// Runs something with all signals blocked but SIGSEGV and SIGBUS; gives it the signals that were blocked before. A new thread inherits that.
+/// Runs a function with all signals blocked but SIGSEGV and SIGBUS; passes it the previously blocked signals.
+/// A new thread inherits the mask.
 pub fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
     // SAFETY: both sets are valid.
     unsafe {
@@ -161,25 +162,25 @@ pub fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
     }
 }
 
-/// What a thread without frames of the standard library runs.
+/// The start function of a thread without frames of the standard library.
 pub type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 /// Starts a detached thread with the same signals blocked, and without frames of the standard library below `start`: code of
 /// the application that runs on it may end it by `pthread_exit`.
 ///
 /// # Errors
-/// The system has no room for it.
+/// The error of the system.
 ///
 /// # Safety
 /// `start` may be called with this argument on another thread.
 pub unsafe fn spawn_bare(start: Start, argument: *mut c_void) -> io::Result<()> {
-    // SAFETY: both have the calling convention of C; a frame of C lets an unwinder pass.
+    // SAFETY: both have the calling convention of C; a C frame can be unwound.
     let start: extern "C" fn(*mut c_void) -> *mut c_void = unsafe { std::mem::transmute(start) };
     create(start, argument, libc::PTHREAD_CREATE_DETACHED).map(drop)
 }
 
-/// Sees to it that the calling thread has its thread-local data of this library or plug-in, one piece of memory, without
-/// which the C library ends the process at the first access.
+/// Allocates the calling thread's thread-local data of this library or plug-in, one allocation; without
+/// memory the C library aborts the process at the first access.
 pub fn touch_data() {
     thread_local! {
         static DATA: Cell<bool> = const { Cell::new(false) };
@@ -193,19 +194,19 @@ pub fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Number of the calling thread. Unlike the standard library's it can be had until the thread's last moment, in destructors of
-/// thread-specific data.
+/// Number of the calling thread. Unlike that of the standard library, it is available until the thread's end,
+/// in destructors of thread-specific data.
 pub fn id() -> libc::pid_t {
     // SAFETY: no arguments, and it cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// Runs something with enough stack: a thread of the application may have 16 KiB, and the C library's resolver and
-/// `getifaddrs` need more. Where no thread can be started the calling one does it.
+/// Runs a function with enough stack: a thread of the application may have 16 KiB, and the C library's
+/// resolver and `getifaddrs` need more. If no thread can be started, the calling one runs it.
 pub fn with_stack<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     struct Work<B, R>(Option<B>, Option<R>);
     extern "C" fn run<B: FnOnce() -> R, R>(work: *mut c_void) -> *mut c_void {
-        // SAFETY: the caller's, who waits.
+        // SAFETY: owned by the caller, which waits.
         let work = unsafe { &mut *work.cast::<Work<B, R>>() };
         let body = work.0.take();
         work.1 = catch_unwind(AssertUnwindSafe(|| body.map(|body| body())))
@@ -229,16 +230,16 @@ pub fn with_stack<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     }
 }
 
-/// Whether the calling thread is the only one of its process. False also where the system does not tell.
+/// Whether the calling thread is the only one of its process. False also if the system does not report it.
 pub fn is_alone() -> bool {
     crate::left::count() == Some(1)
 }
 
-/// Asks for short time slices for the calling thread, which has little to do when it is woken, while programs
-/// wait for it: the scheduler then lets it preempt a thread with longer ones. Kernels before 6.12 ignore this.
-/// Its timed waits end on time, too. A thread of another scheduling class stays as it is.
+/// Requests short time slices for the calling thread, which has little work per wake-up, while applications
+/// wait for it: the scheduler then lets it preempt a thread with longer ones. Kernels before 6.12 ignore
+/// this. It also makes timed waits end on time. A thread of another scheduling class is not changed.
 pub fn ask_for_short_turns() {
-    /// `struct sched_attr` of the kernel, as it was at first.
+    /// `struct sched_attr` of the kernel, in its first version.
     #[repr(C)]
     struct Attributes {
         size: u32,
@@ -251,7 +252,7 @@ pub fn ask_for_short_turns() {
         period: u64,
     }
     const TURN_NS: u64 = 100_000;
-    // SAFETY: no pointers but to a valid structure, which says how large it is.
+    // SAFETY: the only pointer is to a valid structure, which states its size.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             return;
@@ -310,7 +311,7 @@ mod tests {
         };
         spawn_with_signals_blocked("test", body).unwrap().join();
         let open: Vec<i32> = told.recv().unwrap();
-        // The kernel takes these two out of every mask.
+        // The kernel removes these two from every mask.
         let always = [libc::SIGKILL, libc::SIGSTOP];
         let mut expected = vec![libc::SIGBUS, libc::SIGSEGV];
         expected.extend(always);

@@ -1,7 +1,8 @@
-//! System calls of the data path. Those of the C library are cancellation points, at which a thread of the application would
-//! end inside a plug-in; these are not ([`crate::cancel`]), and cost less in a process with threads.
+//! System calls of the data path. The functions of the C library are cancellation points, at which a thread
+//! of the application would end inside a plug-in; these are not ([`crate::cancel`]), and are cheaper in a
+//! process with threads.
 //!
-//! ThreadSanitizer (`--cfg tsan`) follows the C library's only; nothing is cancelled there.
+//! ThreadSanitizer (`--cfg tsan`) only intercepts the C library; no thread is cancelled there.
 
 use libc::{c_int, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -14,7 +15,7 @@ macro_rules! calls {
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            // SAFETY: as asked of the caller.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 #[cfg(not(tsan))]
                 { libc::syscall(libc::$number, $($argument),*) as $result }
@@ -46,7 +47,7 @@ calls! {
 /// As for the function of the C library.
 #[inline]
 pub unsafe fn sendmmsg(socket: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         #[cfg(not(tsan))]
         {

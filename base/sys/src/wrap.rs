@@ -1,20 +1,20 @@
-//! Where counters begin that wrap: 2^32 messages take an hour, and no test sends so many.
+//! Initial values of wrapping counters: 2^32 messages take an hour, and no test sends that many.
 //!
-//! In a build with debug assertions the variable `VIPL_TEST_WRAP` lets them begin shortly before they wrap. Both sides of
-//! a connection need it then. Other builds have no such variable.
+//! In a build with debug assertions the variable `VIPL_TEST_WRAP` makes them start shortly before they wrap.
+//! Then both sides of a connection need it. Other builds have no such variable.
 
-/// A counter wraps after so many steps.
+/// Steps until a counter wraps.
 #[cfg(debug_assertions)]
 const STEPS: u32 = 24;
 
-/// The first value of a counter that usually begins with this one.
+/// The initial value of a counter whose usual initial value is this one.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn start(usual: u32) -> u32 {
     usual
 }
 
-/// The first value of a counter that usually begins with this one.
+/// The initial value of a counter whose usual initial value is this one.
 #[cfg(debug_assertions)]
 pub fn start(usual: u32) -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
-//! CRC32C of long runs by carry-less multiplication, for processors that multiply several numbers at a time (VPCLMULQDQ):
-//! four registers at a time are *folded* onto the next four, which leaves the remainder by the polynomial as it was. What
-//! is left at the end goes through the CRC instruction.
+//! CRC32C of long runs by carry-less multiplication, for processors that multiply several numbers at a time
+//! (VPCLMULQDQ): four registers at a time are *folded* onto the next four, which leaves the remainder by the
+//! polynomial as it was. The CRC instruction processes the rest.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +9,7 @@ use super::{POLYNOMIAL, hardware};
 /// Registers of one step.
 const LANES: usize = 4;
 
-/// Shorter runs gain nothing.
+/// Minimum length of a run; shorter ones gain nothing.
 const fn least<R: Register>() -> usize {
     2 * LANES * size_of::<R>()
 }
@@ -25,13 +25,13 @@ const fn power(exponent: usize) -> i64 {
     (remainder as i64) << 32
 }
 
-/// What moves the two halves of 128 bits `bytes` bytes ahead. A product of reversed numbers comes out
-/// multiplied by x once too often, hence one less in each exponent.
+/// The factors that move the two halves of 128 bits by `bytes` bytes. A product of reversed numbers has one
+/// factor x too many, hence one less in each exponent.
 const fn ahead(bytes: usize) -> [i64; 2] {
     [power(8 * bytes + 63), power(8 * bytes - 1)]
 }
 
-/// Several numbers of 128 bits, and what folding needs of them.
+/// Several numbers of 128 bits, and the operations of folding.
 ///
 /// # Safety
 /// All functions: the processor has the instructions.
@@ -45,7 +45,7 @@ trait Register: Copy {
 impl Register for __m512i {
     #[inline(always)]
     unsafe fn begun(self, state: u32) -> Self {
-        // SAFETY: as the trait says.
+        // SAFETY: guaranteed by the contract of the trait.
         unsafe {
             let state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32));
             _mm512_xor_si512(self, state)
@@ -54,7 +54,7 @@ impl Register for __m512i {
 
     #[inline(always)]
     unsafe fn with(self, from: Self, [first, second]: [i64; 2]) -> Self {
-        // SAFETY: as the trait says.
+        // SAFETY: guaranteed by the contract of the trait.
         unsafe {
             let factors = _mm512_set4_epi64(second, first, second, first);
             let low = _mm512_clmulepi64_epi128::<0x00>(from, factors);
@@ -68,7 +68,7 @@ impl Register for __m512i {
 impl Register for __m256i {
     #[inline(always)]
     unsafe fn begun(self, state: u32) -> Self {
-        // SAFETY: as the trait says.
+        // SAFETY: guaranteed by the contract of the trait.
         unsafe {
             let state = _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32));
             _mm256_xor_si256(self, state)
@@ -77,7 +77,7 @@ impl Register for __m256i {
 
     #[inline(always)]
     unsafe fn with(self, from: Self, [first, second]: [i64; 2]) -> Self {
-        // SAFETY: as the trait says.
+        // SAFETY: guaranteed by the contract of the trait.
         unsafe {
             let factors = _mm256_set_epi64x(second, first, second, first);
             let low = _mm256_clmulepi64_epi128::<0x00>(from, factors);
@@ -95,7 +95,7 @@ fn load<R: Register>(bytes: &[u8]) -> R {
     unsafe { bytes.as_ptr().cast::<R>().read_unaligned() }
 }
 
-/// The state of the CRC after `bytes`, if the processor can fold so many.
+/// The state of the CRC after `bytes`, if the processor can fold this number.
 #[inline(always)]
 pub(super) fn fold(state: u32, bytes: &[u8]) -> Option<u32> {
     if bytes.len() < least::<__m256i>() {
@@ -104,7 +104,8 @@ pub(super) fn fold(state: u32, bytes: &[u8]) -> Option<u32> {
     by_widest(state, bytes)
 }
 
-/// The same for many bytes, with the widest registers that pay. Out of line, so that it is no burden to short frames.
+/// The same for many bytes, with the widest useful registers. Out of line, so that it does not slow short
+/// frames.
 #[inline(never)]
 fn by_widest(state: u32, bytes: &[u8]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("vpclmulqdq")
@@ -143,7 +144,7 @@ unsafe fn fold_by<R: Register>(state: u32, bytes: &[u8]) -> u32 {
     let (lane, step) = (size_of::<R>(), LANES * size_of::<R>());
     let by_lane = const { ahead(size_of::<R>()) };
     let by_step = const { ahead(LANES * size_of::<R>()) };
-    // SAFETY: as the caller says; a register may be stored as the bytes that it has.
+    // SAFETY: guaranteed by the caller; a register may be stored as its bytes.
     unsafe {
         let (first, rest) = bytes.split_at(step);
         let mut lanes: [R; LANES] = std::array::from_fn(|place| load(&first[place * lane..]));
