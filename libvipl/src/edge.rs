@@ -156,7 +156,7 @@ fn done(
     if let Some(traced) = traced {
         traced.end(result);
     }
-    if is_news(result) {
+    if is_unexplained(result) {
         trace::failed(&describe(), result);
     }
     result
@@ -223,7 +223,7 @@ pub(crate) fn contained(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
 }
 
 /// Whether a call failed with an error that inner functions have not fully explained.
-fn is_news(result: VIP_RETURN) -> bool {
+fn is_unexplained(result: VIP_RETURN) -> bool {
     !matches!(
         result,
         VIP_RETURN::VIP_SUCCESS
@@ -253,7 +253,7 @@ fn traced(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETURN) -> VIP
     let traced = trace::Traced::new(&describe);
     let result = contained(body);
     traced.end(result);
-    if is_news(result) {
+    if is_unexplained(result) {
         trace::failed(&describe(), result);
     }
     result

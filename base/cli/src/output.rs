@@ -40,7 +40,7 @@ pub fn write(text: &[u8]) -> io::Result<()> {
     File::from(io::stdout().as_fd().try_clone_to_owned()?).write_all(text)
 }
 
-/// The exit code of a program that has written, and could do nothing else. A reader that has gone is no news.
+/// The exit code of a program that has written, and could do nothing else. A closed reader is not an error.
 #[must_use]
 pub fn ended(written: io::Result<()>) -> ExitCode {
     match written {

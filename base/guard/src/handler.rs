@@ -178,9 +178,9 @@ mod fault {
 }
 
 /// The line printed if the thread with this number faults, and its length.
-static BLAMED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static BLAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
-static BLAMED_THREAD: AtomicI32 = AtomicI32::new(0);
+static LINE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static LINE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static LINE_THREAD: AtomicI32 = AtomicI32::new(0);
 /// The function that prints it.
 static PRINTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -189,22 +189,22 @@ pub type Printer = fn(&[u8]);
 
 /// While it lives, a fault of the thread that created it prints a line before the process ends, or before the
 /// application's own handler runs.
-pub struct Blame<'a>(PhantomData<&'a str>);
+pub struct FaultLine<'a>(PhantomData<&'a str>);
 
 /// Sets the line printed if this thread faults, by a function that only makes system calls. One at a time per
 /// process.
-pub fn blame(line: &str, print: Printer) -> Blame<'_> {
+pub fn on_fault(line: &str, print: Printer) -> FaultLine<'_> {
     PRINTER.store(print as *mut c_void, Ordering::Relaxed);
-    BLAMED.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
-    BLAMED_BYTES.store(line.len(), Ordering::Relaxed);
+    LINE.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
+    LINE_BYTES.store(line.len(), Ordering::Relaxed);
     // SAFETY: no arguments.
-    BLAMED_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
-    Blame(PhantomData)
+    LINE_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    FaultLine(PhantomData)
 }
 
-impl Drop for Blame<'_> {
+impl Drop for FaultLine<'_> {
     fn drop(&mut self) {
-        BLAMED_THREAD.store(0, Ordering::Relaxed);
+        LINE_THREAD.store(0, Ordering::Relaxed);
     }
 }
 
@@ -214,8 +214,8 @@ fn accuse() {
     // SAFETY: the call is safe in a handler. The line lives while its thread is registered, and the calling
     // thread stored it and its printer, so the order of the loads does not matter.
     unsafe {
-        if BLAMED_THREAD.load(Ordering::Relaxed) == libc::gettid() {
-            let (line, bytes) = (&BLAMED, &BLAMED_BYTES);
+        if LINE_THREAD.load(Ordering::Relaxed) == libc::gettid() {
+            let (line, bytes) = (&LINE, &LINE_BYTES);
             let line = std::slice::from_raw_parts(
                 line.load(Ordering::Relaxed),
                 bytes.load(Ordering::Relaxed),

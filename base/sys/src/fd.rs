@@ -259,7 +259,7 @@ mod tests {
         let [ours, _other] = pair();
         let kept = Kept::new(ours);
         assert_eq!(kept.fd().ok(), Some(kept.number()));
-        let [foreign, _partner] = pair();
+        let [foreign, _peer] = pair();
         // The application closes our number and gets it for its own socket. SAFETY: as a program would; the
         // number is not closed twice.
         unsafe { libc::dup2(foreign.as_raw_fd(), kept.number()) };

@@ -154,15 +154,15 @@ mod tests {
         let path = folder.0.join("file");
         std::fs::write(&path, "12345").unwrap();
         assert_eq!(read_small(&path, 5).unwrap(), b"12345");
-        let told = |path: &Path| read_small(path, 4).unwrap_err().to_string();
-        assert_eq!(told(&path), "it has more than 4 bytes");
-        assert_eq!(told(&folder.fifo()), "it is a FIFO, not a file");
-        assert_eq!(told(&folder.0), "it is a folder, not a file");
+        let error = |path: &Path| read_small(path, 4).unwrap_err().to_string();
+        assert_eq!(error(&path), "it has more than 4 bytes");
+        assert_eq!(error(&folder.fifo()), "it is a FIFO, not a file");
+        assert_eq!(error(&folder.0), "it is a folder, not a file");
         let zero = "it is a character device, not a file";
-        assert_eq!(told(Path::new("/dev/zero")), zero);
+        assert_eq!(error(Path::new("/dev/zero")), zero);
         // The size is not known in advance.
         assert_eq!(
-            told(Path::new("/proc/self/status")),
+            error(Path::new("/proc/self/status")),
             "it has more than 4 bytes"
         );
         assert!(read_small(Path::new("/dev/null"), 0).unwrap().is_empty());
@@ -174,8 +174,8 @@ mod tests {
     fn a_log_waits_for_no_reader() {
         let folder = Folder::new("log");
         let path = folder.fifo();
-        let nobody = open_log(&path, 0o600).unwrap_err().to_string();
-        assert_eq!(nobody, "it is a FIFO that nobody reads");
+        let refused = open_log(&path, 0o600).unwrap_err().to_string();
+        assert_eq!(refused, "it is a FIFO that nobody reads");
         let _reader = open_any(&path).unwrap();
         let mut log = File::from(open_log(&path, 0o600).unwrap());
         let piece = [b'x'; 4096];

@@ -157,7 +157,7 @@ mod tests {
             content: AtomicPtr::new(null_mut()),
         };
         let memory = (&raw const PAGE).cast_mut().cast::<u8>();
-        // SAFETY: a page, which nobody else uses.
+        // SAFETY: a page without other users.
         unsafe { wipe(memory, size_of_val(&PAGE)) }.unwrap();
         assert_eq!(found_by_a_child(memory), 0);
     }

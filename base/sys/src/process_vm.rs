@@ -113,13 +113,13 @@ mod tests {
     fn the_threads_of_a_process_are_found() {
         let own = std::process::id() as i32;
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
             // SAFETY: no arguments.
-            let _ = tell.send(unsafe { libc::gettid() });
+            let _ = sender.send(unsafe { libc::gettid() });
             ended.recv()
         });
-        let thread = told.recv().unwrap();
+        let thread = receiver.recv().unwrap();
         assert_eq!(find_thread(own, |found| found == own), Some(own));
         assert_eq!(find_thread(own, |found| found == thread), Some(thread));
         assert_eq!(find_thread(own, |_| false), None);

@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn it_takes_the_signals_of_bad_memory_only() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let body = move || {
             // SAFETY: the set is valid.
             let open = unsafe {
@@ -307,10 +307,10 @@ mod tests {
                     .filter(|signal| libc::sigismember(&raw const mask, *signal) == 0)
                     .collect()
             };
-            let _ = tell.send(open);
+            let _ = sender.send(open);
         };
         spawn_with_signals_blocked("test", body).unwrap().join();
-        let open: Vec<i32> = told.recv().unwrap();
+        let open: Vec<i32> = receiver.recv().unwrap();
         // The kernel removes these two from every mask.
         let always = [libc::SIGKILL, libc::SIGSTOP];
         let mut expected = vec![libc::SIGBUS, libc::SIGSEGV];

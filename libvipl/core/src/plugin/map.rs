@@ -164,7 +164,7 @@ fn near_device(plugins: &Plugins, asked: &str) -> String {
                     plain(&device).to_owned(),
                 )
             })
-            .filter(|(away, device)| *away <= 2 && 2 * away < device.len())
+            .filter(|(distance, device)| *distance <= 2 && 2 * distance < device.len())
             .collect();
         near.sort();
         near.into_iter().next().map(|(_, device)| device)
