@@ -71,7 +71,7 @@ typedef short VIP_SHORT;
 extern "C" {
 #endif
 
-/* What every function returns. */
+/* Return code of every function. */
 typedef enum VIP_RETURN {
   VIP_SUCCESS = 0,
   VIP_NOT_DONE = 1,
@@ -100,7 +100,7 @@ typedef enum VIP_VI_STATE {
   VIP_STATE_ERROR = 3
 } VIP_VI_STATE;
 
-/* What kind of object an asynchronous error is about. */
+/* Kind of object that an asynchronous error concerns. */
 typedef enum VIP_RESOURCE_CODE {
   VIP_RESOURCE_NIC = 0,
   VIP_RESOURCE_VI = 1,
@@ -108,7 +108,7 @@ typedef enum VIP_RESOURCE_CODE {
   VIP_RESOURCE_DESCRIPTOR = 3
 } VIP_RESOURCE_CODE;
 
-/* Which asynchronous error. */
+/* Kind of an asynchronous error. */
 typedef enum VIP_ERROR_CODE {
   VIP_ERROR_POST_DESC = 0,
   VIP_ERROR_CONN_LOST = 1,
@@ -200,7 +200,7 @@ typedef VIP_PVOID VIP_QOS;
 /* One protection tag. */
 typedef VIP_PVOID VIP_PROTECTION_HANDLE;
 
-/* What a VI is and what it lets its partner do. */
+/* Attributes of a VI, and the operations that it permits to its peer. */
 typedef struct VIP_VI_ATTRIBUTES {
   /* Exactly one `VIP_SERVICE_*` level. */
   VIP_RELIABILITY_LEVEL ReliabilityLevel;
@@ -210,9 +210,9 @@ typedef struct VIP_VI_ATTRIBUTES {
   VIP_QOS QoS;
   /* Protection tag that memory used on this VI must have. */
   VIP_PROTECTION_HANDLE Ptag;
-  /* The partner may write by RDMA. */
+  /* The peer may write by RDMA. */
   VIP_BOOLEAN EnableRdmaWrite;
-  /* The partner may read by RDMA. */
+  /* The peer may read by RDMA. */
   VIP_BOOLEAN EnableRdmaRead;
 } VIP_VI_ATTRIBUTES;
 
@@ -222,20 +222,20 @@ typedef VIP_PVOID VIP_CQ_HANDLE;
 /* One Virtual Interface. */
 typedef VIP_PVOID VIP_VI_HANDLE;
 
-/* Host address, followed at once by the discriminator. Any alignment is accepted. */
+/* Host address, immediately followed by the discriminator. Any alignment is accepted. */
 typedef struct VIP_NET_ADDRESS {
   /* Bytes of host address. */
   VIP_UINT16 HostAddressLen;
-  /* Bytes of discriminator behind the host address. */
+  /* Bytes of discriminator after the host address. */
   VIP_UINT16 DiscriminatorLen;
   /* The bytes themselves; more than one. */
   VIP_UINT8 HostAddress[1];
 } VIP_NET_ADDRESS;
 
-/* One received, not yet answered connection request. */
+/* One received, unanswered connection request. */
 typedef VIP_PVOID VIP_CONN_HANDLE;
 
-/* Who may use a memory region, and how. */
+/* Access rights of a memory region. */
 typedef struct VIP_MEM_ATTRIBUTES {
   /* Protection tag of the region. */
   VIP_PROTECTION_HANDLE Ptag;
@@ -266,9 +266,9 @@ typedef union VIP_PVOID64 {
 
 /* First 32 bytes of every descriptor. */
 typedef struct VIP_CONTROL_SEGMENT {
-  /* The provider's own between post and completion. */
+  /* Owned by the provider between post and completion. */
   union VIP_PVOID64 Next;
-  /* The provider's own between post and completion. */
+  /* Owned by the provider between post and completion. */
   VIP_MEM_HANDLE NextHandle;
   /* Segments that follow, the address segment included. */
   VIP_UINT16 SegCount;
@@ -324,7 +324,7 @@ typedef struct VIP_DESCRIPTOR {
 #endif
 
 #if defined(VIPL_CLAN_DIALECT)
-/* One transfer and, later, its result, as the cLAN header spells it. Same bytes. */
+/* One transfer and, later, its result, in the spelling of the cLAN header. The layout is the same. */
 typedef struct VIP_DESCRIPTOR {
   /* Control segment. */
   struct VIP_CONTROL_SEGMENT Control;
@@ -333,7 +333,7 @@ typedef struct VIP_DESCRIPTOR {
 } VIP_DESCRIPTOR;
 #endif
 
-/* What an asynchronous error says; valid during the handler's call only. */
+/* Description of an asynchronous error; valid only during the handler's call. */
 typedef struct VIP_ERROR_DESCRIPTOR {
   /* The NIC handle; always set. */
   VIP_NIC_HANDLE NicHandle;
@@ -345,17 +345,17 @@ typedef struct VIP_ERROR_DESCRIPTOR {
   struct VIP_DESCRIPTOR *DescriptorPtr;
   /* `VIP_STATUS_OP_*` of the operation, or 0. */
   VIP_ULONG OpCode;
-  /* What kind of object the error is about. */
+  /* Kind of object that the error concerns. */
   enum VIP_RESOURCE_CODE ResourceCode;
-  /* What went wrong. */
+  /* The error. */
   enum VIP_ERROR_CODE ErrorCode;
 } VIP_ERROR_DESCRIPTOR;
 
 /* Argument of VipQuerySystemManagementInfo for VIP_SMI_AUTODISCOVERY. */
 typedef struct VIP_AUTODISCOVERY_LIST {
-  /* In: largest distance in hops; 0 asks for the own NIC only. */
+  /* In: maximum distance in hops; 0 lists the own NIC only. */
   VIP_ULONG NumberOfHops;
-  /* In: room for the addresses, `4 + NicAddressLen` bytes each. */
+  /* In: buffers for the addresses, `4 + NicAddressLen` bytes each. */
   struct VIP_NET_ADDRESS **ADAddrArray;
   /* In: elements of the array; out: addresses found. */
   VIP_ULONG NumAdAddrs;
@@ -364,13 +364,13 @@ typedef struct VIP_AUTODISCOVERY_LIST {
 /* Unsigned character. */
 typedef unsigned char VIP_UCHAR;
 
-/* Opens the device that the device map gives for `DeviceName` (spec 3.1). */
+/* Opens the device to which the device map resolves `DeviceName` (spec 3.1). */
 VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName, VIP_NIC_HANDLE *NicHandle);
 
 /* Ends the association of process and NIC (spec 3.2). */
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE NicHandle);
 
-/* Tells the properties of the NIC (spec 3.3). */
+/* Returns the properties of the NIC (spec 3.3). */
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE NicHandle, VIP_NIC_ATTRIBUTES *NicAttribs);
 
 /* Autodiscovery (spec 3.30). */
@@ -388,7 +388,7 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE NicHandle,
 /* Destroys an Idle VI (spec 3.5). */
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE ViHandle);
 
-/* Tells state, attributes and emptiness of both queues, all from one instant (spec 3.6). */
+/* Returns state, attributes and emptiness of both queues, all from one instant (spec 3.6). */
 VIP_RETURN VipQueryVi(VIP_VI_HANDLE ViHandle,
                       VIP_VI_STATE *State,
                       VIP_VI_ATTRIBUTES *ViAttribs,
@@ -418,7 +418,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE ConnHandle, VIP_VI_HANDLE ViHandle);
 /* Refuses a request (spec 3.10). */
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE ConnHandle);
 
-/* Asks a server for a connection; blocks until it ends one way or another (spec 3.11). */
+/* Requests a connection from a server; blocks until the request succeeds or fails (spec 3.11). */
 VIP_RETURN VipConnectRequest(VIP_VI_HANDLE ViHandle,
                              VIP_NET_ADDRESS *LocalAddr,
                              VIP_NET_ADDRESS *RemoteAddr,
@@ -434,18 +434,18 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE ViHandle,
                                  VIP_NET_ADDRESS *RemoteAddr,
                                  VIP_ULONG Timeout);
 
-/* Asks whether a peer-to-peer connection has come about (spec 3.14). */
+/* Checks whether a peer-to-peer connection is established (spec 3.14). */
 VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE ViHandle,
                               VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
-/* Waits until a peer-to-peer connection has come about (spec 3.15). */
+/* Waits until a peer-to-peer connection is established (spec 3.15). */
 VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE ViHandle,
                               VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
 /* Makes a new protection tag (spec 3.16). */
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE *Ptag);
 
-/* Destroys a protection tag that nothing uses (spec 3.16). */
+/* Destroys an unused protection tag (spec 3.16). */
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE Ptag);
 
 /* Registers a range of memory (spec 3.17). */
@@ -460,7 +460,7 @@ VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE NicHandle,
                             VIP_PVOID VirtualAddress,
                             VIP_MEM_HANDLE MemoryHandle);
 
-/* Tells the attributes of a region (spec 3.19). */
+/* Returns the attributes of a region (spec 3.19). */
 VIP_RETURN VipQueryMem(VIP_NIC_HANDLE NicHandle,
                        VIP_PVOID Address,
                        VIP_MEM_HANDLE MemHandle,
@@ -482,10 +482,10 @@ VIP_RETURN VipPostRecv(VIP_VI_HANDLE ViHandle,
                        VIP_DESCRIPTOR *DescriptorPtr,
                        VIP_MEM_HANDLE MemoryHandle);
 
-/* Takes a completed descriptor off the send queue (spec 3.21). */
+/* Removes a completed descriptor from the send queue (spec 3.21). */
 VIP_RETURN VipSendDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Takes a completed descriptor off the receive queue (spec 3.21). */
+/* Removes a completed descriptor from the receive queue (spec 3.21). */
 VIP_RETURN VipRecvDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 
 /* Waits for a completed descriptor of the send queue (spec 3.22). */
@@ -498,7 +498,7 @@ VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle,
                        VIP_ULONG Timeout,
                        VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Asks for one call of `Handler`, for the next completion of the send queue (spec 3.23). */
+/* Requests one call of `Handler` for the next completion of the send queue (spec 3.23). */
 VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
                          void (*Handler)(VIP_PVOID Context,
@@ -506,7 +506,7 @@ VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
                                          VIP_VI_HANDLE ViHandle,
                                          VIP_DESCRIPTOR *DescriptorPtr));
 
-/* Asks for one call of `Handler`, for the next completion of the receive queue (spec 3.23). */
+/* Requests one call of `Handler` for the next completion of the receive queue (spec 3.23). */
 VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
                          void (*Handler)(VIP_PVOID Context,
@@ -519,22 +519,22 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle,
                        VIP_ULONG EntryCount,
                        VIP_CQ_HANDLE *CQHandle);
 
-/* Destroys a completion queue that no VI is attached to (spec 3.25). */
+/* Destroys a completion queue without attached VIs (spec 3.25). */
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE CQHandle);
 
-/* Changes the room for entries (spec 3.26). */
+/* Changes the number of entries (spec 3.26). */
 VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE CQHandle, VIP_ULONG EntryCount);
 
-/* Takes the oldest entry off, if there is one (spec 3.27). */
+/* Removes the oldest entry, if any (spec 3.27). */
 VIP_RETURN VipCQDone(VIP_CQ_HANDLE CQHandle, VIP_VI_HANDLE *ViHandle, VIP_BOOLEAN *RecvQueue);
 
-/* Waits for an entry and takes it off (spec 3.28). */
+/* Waits for an entry and removes it (spec 3.28). */
 VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle,
                      VIP_ULONG Timeout,
                      VIP_VI_HANDLE *ViHandle,
                      VIP_BOOLEAN *RecvQueue);
 
-/* Asks for one call of `Handler`, for the next entry (spec 3.29). */
+/* Requests one call of `Handler` for the next entry (spec 3.29). */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle,
                        VIP_PVOID Context,
                        void (*Handler)(VIP_PVOID Context,
@@ -563,7 +563,7 @@ VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE NicHandle,
                               VIP_CHAR *Name,
                               VIP_ULONG *NameLen);
 
-/* Forgets the table (spec 3.32). */
+/* Discards the table (spec 3.32). */
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE NicHandle);
 
 #ifdef __cplusplus

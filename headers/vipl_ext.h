@@ -11,43 +11,42 @@
 extern "C" {
 #endif
 
-/* Describes what the library knows about a topic, as one NUL-terminated JSON document.
+/* Describes the library's state about a topic, as one NUL-terminated JSON document.
  *
- * Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (what this user has at the
- * Kernel Agent, and may have), `map NAME` (where a device name goes and why).
- * `Length`: in, bytes of `Buffer`; out, bytes of the document with its NUL. When the buffer is too
- * small (or NULL) the result is VIP_ERROR_RESOURCE and `Length` holds the size needed. An unknown
- * topic is VIP_INVALID_PARAMETER. */
+ * Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (usage and limits of this user
+ * at the Kernel Agent), `map NAME` (the plug-in of a device name, and the reason). `Length`: in, bytes of
+ * `Buffer`; out, bytes of the document with its NUL. If the buffer is too small (or NULL), the result is
+ * VIP_ERROR_RESOURCE and `Length` holds the required size. An unknown topic is VIP_INVALID_PARAMETER. */
 VIP_RETURN vipl_describe(const VIP_CHAR *Topic,
                          VIP_CHAR *Buffer,
                          VIP_ULONG *Length);
 
-/* Name and meaning of what a function has returned: "VIP_TIMEOUT: the time is up".
+/* Name and meaning of a return code: "VIP_TIMEOUT: the time is up".
  *
- * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
+ * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror(int Code);
 
-/* Name and meaning of the code that an error callback gets: "VIP_ERROR_CONN_LOST: the connection is lost".
+/* Name and meaning of a code passed to an error callback: "VIP_ERROR_CONN_LOST: the connection is lost".
  *
- * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
+ * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror_async(int Code);
 
 /* Name of a VI's state: "VIP_STATE_CONNECTED".
  *
- * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
+ * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_state_name(int State);
 
-/* Whether empty polls of the calling thread, as VipCQDone, VipSendDone and VipRecvDone make them, may give its processor away
- * now and then: VIP_TRUE, unless set otherwise. Returns what held before.
+/* Sets whether empty polls of the calling thread (VipCQDone, VipSendDone and VipRecvDone) may occasionally
+ * yield its processor: VIP_TRUE by default. Returns the previous value.
  *
- * For those who poll while they hold a lock of their own: others wait for it as long as a yield takes, which is a time slice
- * on a machine that is busy. Any thread, also before VipOpenNic. */
+ * For applications that poll while they hold a lock: other threads wait for it during a yield, which takes a
+ * time slice on a busy machine. Any thread, also before VipOpenNic. */
 VIP_BOOLEAN vipl_may_yield(VIP_BOOLEAN May);
 
 /* Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
  *
- * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Gives the bytes
- * that all of it takes, with its NUL. Any thread, also before VipOpenNic. */
+ * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Returns the
+ * size of the complete text, with its NUL. Any thread, also before VipOpenNic. */
 VIP_ULONG vipl_status_text(VIP_UINT32 Status,
                            VIP_CHAR *Buffer,
                            VIP_ULONG Length);
