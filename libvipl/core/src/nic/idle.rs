@@ -1,4 +1,4 @@
-//! Giving up the processor when polls of the application find nothing (`vipl_sys::idle`).
+//! Yielding the processor after empty polls of the application (`vipl_sys::idle`).
 //!
 //! The application's threads count empty polls, and yield more or less often between the limits [`OFTEN`] and the setting
 //! `yield_after`. Instead of yielding to a thread that computes they sleep for a short time, 0.2 ms at most, which ends
@@ -14,12 +14,12 @@ use crate::clock;
 use crate::settings::Settings;
 use crate::sync::OnceLock;
 
-/// Empty polls that are counted at a time, and the fewest before a yield.
+/// Empty polls counted at a time, and the minimum before a yield.
 pub(crate) const OFTEN: u32 = 8;
 /// Empty polls before the first yield, and before a short sleep.
 const FIRST: u32 = 64;
-/// A yield at least as long was to a thread that does not poll, in nanoseconds. It is longer than a turn of a few dozen
-/// threads that poll, and shorter than a time slice of a kernel with 250 ticks a second.
+/// A yield of at least this many nanoseconds ran a thread that does not poll. It is longer than a round of a
+/// few dozen polling threads, and shorter than a time slice of a kernel with 250 ticks per second.
 const LONG_NS: u64 = 3_000_000;
 
 fn limits(settings: &Settings) -> &'static Limits {
@@ -37,7 +37,7 @@ fn limits(settings: &Settings) -> &'static Limits {
     })
 }
 
-/// Measures the limits of [`yield_processor`] before data waits.
+/// Measures the limits of [`yield_processor`], off the data path.
 pub(crate) fn prepare(settings: &Settings) {
     limits(settings);
 }
@@ -45,7 +45,7 @@ pub(crate) fn prepare(settings: &Settings) {
 /// The empty polls of one thread.
 #[derive(Clone, Copy)]
 struct Polls {
-    /// Since the last yield or short sleep.
+    /// Number since the last yield or short sleep.
     empty: u32,
     idle: Idle,
 }
@@ -55,19 +55,19 @@ thread_local! {
     static MAY: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Sets whether empty polls of the calling thread may give up its processor; returns what held before. A thread that polls
-/// under a lock of its own would keep all threads that wait for the lock waiting as long as a yield takes.
+/// Sets whether empty polls of the calling thread may yield its processor; returns the previous value. If a
+/// thread polls while it holds a lock, all threads that wait for the lock wait for the yield as well.
 pub fn set_may_yield(may: bool) -> bool {
     MAY.replace(may)
 }
 
-/// Whether a queue that has been polled without success this often in a row is due for [`yield_processor`].
+/// Whether [`yield_processor`] is due after this number of consecutive empty polls of a queue.
 #[inline(always)]
 pub(crate) fn is_due(row: u32) -> bool {
     row.is_multiple_of(OFTEN)
 }
 
-/// Whether such a row has just begun.
+/// Whether this is the first time in a sequence of empty polls.
 pub(crate) fn begins(row: u32) -> bool {
     row == OFTEN
 }
@@ -77,14 +77,14 @@ pub(crate) fn begins(row: u32) -> bool {
 pub(crate) enum Given {
     /// The thread keeps the processor.
     Nothing,
-    /// Others could have the processor for so long.
+    /// Other threads could use the processor for this time.
     Time(Duration),
-    /// Nothing, and the thread should sleep for a short time (`wait::short_sleep`).
+    /// The thread should sleep for a short time (`wait::short_sleep`).
     Sleep,
 }
 
-/// Counts [`OFTEN`] empty polls of the calling thread, which holds no lock, and yields if it is due. `begins`: the polls
-/// before do not count any more.
+/// Counts [`OFTEN`] empty polls of the calling thread, which holds no lock, and yields if it is due.
+/// `begins`: earlier polls are not counted.
 pub(crate) fn yield_processor(settings: &Settings, begins: bool) -> Given {
     let limits = limits(settings);
     if limits.most == 0 || !MAY.get() {

@@ -16,7 +16,7 @@ use crate::settings::{BadDeclaration, Settings};
 /// Feature bits of plug-ins that this library knows.
 const FEATURES_KNOWN: u64 = 0;
 
-/// Why a file is refused.
+/// Why a file was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("cannot be loaded: {0}")]
@@ -52,7 +52,7 @@ pub(crate) enum Refusal {
     Init(i32),
 }
 
-/// Makes a plug-in of the file, or says why not.
+/// Loads a plug-in from a file.
 pub(super) fn load(
     name: &str,
     path: &Path,
@@ -124,7 +124,7 @@ pub(super) fn load(
     })))
 }
 
-/// An error with its cause: only the cause says what the loader did not like.
+/// An error with its cause, which contains the loader's reason.
 fn whole_story(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
@@ -144,7 +144,8 @@ fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal>
     }
 }
 
-/// What a plug-in says of itself, as long as this library knows it; what an older plug-in does not have is 0.
+/// A plug-in's description, limited to the fields known to this library; fields that an older plug-in lacks
+/// are 0.
 ///
 /// # Safety
 /// `plugin` points to `size` bytes.
@@ -164,8 +165,8 @@ unsafe fn description(plugin: *const vipl_plugin, size: usize) -> Result<vipl_pl
     Ok(known)
 }
 
-/// The size of a structure agrees with the minor version that the plug-in was compiled for: the same size for
-/// the same version, not more for an older one, not less for a newer one.
+/// Checks the size of a structure against the minor version for which the plug-in was compiled: the same size
+/// for the same version, not larger for an older one, not smaller for a newer one.
 fn expect_size(
     field: &'static str,
     plugin: &vipl_plugin,
@@ -183,7 +184,7 @@ fn expect_size(
     })
 }
 
-/// Whether a structure of this size can be of a minor version that is older or newer than ours, or the same.
+/// Whether a structure of this size can belong to a minor version older or newer than ours, or equal.
 fn goes_with(version: Ordering, found: usize, ours: usize) -> bool {
     match version {
         Ordering::Less => found <= ours,
@@ -192,7 +193,7 @@ fn goes_with(version: Ordering, found: usize, ours: usize) -> bool {
     }
 }
 
-/// Calls `init` and checks the table it fills.
+/// Calls `init` and checks the table that it fills.
 fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
     let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
     // SAFETY: constant.
@@ -200,7 +201,7 @@ fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_pro
     // SAFETY: absent operations are NULL, which is what zero is.
     let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
     ops.size = size_of::<vipl_provider>();
-    // SAFETY: both tables are valid; the plug-in writes no further than the size we gave.
+    // SAFETY: both tables are valid; the plug-in writes no further than the given size.
     let status = unsafe { init(host, &raw mut ops) };
     if status != VIPL_OK {
         return Err(Refusal::Init(status));
@@ -230,7 +231,7 @@ fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_pro
     Ok(ops)
 }
 
-/// What lies behind the end of an older plug-in's table is absent, whatever is there.
+/// Operations after the end of an older plug-in's table are absent, whatever the memory holds.
 fn forget_beyond(ops: &mut vipl_provider) {
     let size = ops.size.min(size_of::<vipl_provider>());
     // SAFETY: inside the table; absent operations are NULL, which is what zero is.

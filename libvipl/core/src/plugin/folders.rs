@@ -1,4 +1,4 @@
-//! Where plug-ins may be: the folders, and the files in them that are named `libvipl_NAME.so`.
+//! The folders of plug-ins, and the files in them named `libvipl_NAME.so`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use crate::agent::library_path;
 use crate::error::is_shortage;
 use crate::settings::Settings;
 
-/// Where systems install libraries for this processor: Debian, others. A program that was linked with `libvipl.a` is
-/// elsewhere.
+/// Standard library folders for this processor: Debian, others. A program linked with `libvipl.a` is in
+/// another folder.
 const SYSTEM: &[&str] = &[
     #[cfg(target_arch = "x86_64")]
     "/usr/lib/x86_64-linux-gnu",
@@ -25,7 +25,7 @@ const SYSTEM: &[&str] = &[
     "/usr/local/lib",
 ];
 
-/// Where plug-ins are looked for, best place first.
+/// Folders of plug-ins, in order of precedence.
 pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     let mut list: Vec<PathBuf> = Vec::new();
     if !settings.secure {
@@ -43,7 +43,7 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     }
     let major = format!("abi{VIPL_PLUGIN_ABI_MAJOR}");
     if let Some(own) = library_path().as_deref().and_then(Path::parent) {
-        // A system's folder has thousands of files, which would be looked through at every VipOpenNic, and no plug-in.
+        // A system folder has thousands of files, which would be scanned at every VipOpenNic, and no plug-in.
         if !SYSTEM.iter().any(|system| Path::new(system) == own) {
             list.push(own.to_owned());
         }
@@ -61,7 +61,7 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     distinct
 }
 
-/// The name of the plug-in in a file of this name, if there can be one.
+/// The name of the plug-in in a file with this name, if it can be one.
 pub(super) fn name_of(file: &str) -> Option<&str> {
     file.strip_prefix("libvipl_")?.strip_suffix(".so")
 }
@@ -79,11 +79,11 @@ pub(super) fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>>
     Ok(found)
 }
 
-/// What the system's loader says when there is no memory.
+/// The system loader's message if memory is exhausted.
 const SHORT: [&str; 3] = ["Cannot allocate memory", "failed to map", "out of memory"];
 
-/// Why a file could not be loaded, if that was because the system was out of something. `dlopen` gives a text only,
-/// in English unless the application has set another locale; so the file is opened as well.
+/// The error if a file could not be loaded because the system lacks a resource. `dlopen` only returns a text,
+/// in English unless the application has set another locale, so the file is opened as well.
 pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
     let error = match vipl_sys::file::open(path) {
         Ok(_) if SHORT.iter().any(|words| text.contains(words)) => {
@@ -96,7 +96,7 @@ pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
     is_shortage(&error).then(|| format!("{}: {error}", path.display()))
 }
 
-/// Whether the filter `a,b` or `^a,b` lets a name through.
+/// Whether the filter `a,b` or `^a,b` accepts a name.
 pub(super) fn wanted(filter: &str, name: &str) -> bool {
     let (exclude, list) = match filter.strip_prefix('^') {
         Some(list) => (true, list),

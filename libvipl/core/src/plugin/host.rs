@@ -12,7 +12,7 @@ use crate::process;
 use crate::vi::of_nic::{self, Polled};
 use crate::vi::{Vi, Which, complete, failure};
 
-/// What every plug-in gets.
+/// The table passed to every plug-in.
 pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
     log,
     setting,
@@ -69,13 +69,13 @@ unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut
 
 /// The host's side of a VI.
 ///
-/// Operations get pointers that come from the VI's slot, and no reference to the VI exists while one runs, so this one
-/// is the only one until the callback returns.
+/// Operations receive pointers derived from the VI's slot, and no reference to the VI exists while one runs,
+/// so this reference is unique until the callback returns.
 ///
 /// # Safety
 /// Called within an operation of the VI, so its lock is held.
 unsafe fn vi<'a>(vi: *mut vipl_vi) -> &'a mut Vi {
-    // SAFETY: `host` was set when the VI was made and points to the `Vi` around `*vi`.
+    // SAFETY: `host` was set when the VI was created, and points to the `Vi` around `*vi`.
     unsafe { &mut *(*vi).host.cast::<Vi>() }
 }
 
@@ -147,7 +147,7 @@ unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) 
     // SAFETY: a plug-in's text.
     match crate::agent::device::open(&process::get().agents, unsafe { string(name) }) {
         Ok((socket, process)) => {
-            // SAFETY: the plug-in's words.
+            // SAFETY: two words of the plug-in.
             unsafe {
                 *fd = socket.into_raw_fd();
                 *pid = process;

@@ -1,14 +1,14 @@
-//! A plug-in that was loaded, and what it says without opening a device.
+//! A loaded plug-in, and its answers that need no open device.
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::PathBuf;
 
 use vipl_plugin_abi::*;
 
-/// Rank of a plug-in for its own devices, if it claims none itself.
+/// Rank of a plug-in for its own devices, if it does not claim any itself.
 const CLAIM_RANK: i32 = 10;
 
-/// A plug-in that may be used.
+/// A usable plug-in.
 pub(crate) struct LoadedPlugin {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -22,7 +22,7 @@ unsafe impl Sync for LoadedPlugin {}
 unsafe impl Send for LoadedPlugin {}
 
 impl LoadedPlugin {
-    /// What `nic_open` fills; everything unknown is zero.
+    /// The structure for `nic_open` to fill; unknown fields are zero.
     pub(crate) fn blank_info(&self) -> vipl_nic_info {
         vipl_nic_info {
             size: size_of::<vipl_nic_info>(),
@@ -69,7 +69,7 @@ impl LoadedPlugin {
         (rank > 0).then(|| (rank, from_chars(&mut argument)))
     }
 
-    /// Names of the devices that are present.
+    /// Names of present devices.
     pub(crate) fn devices(&self) -> Vec<String> {
         let Some(device) = self.ops.device else {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! The plug-ins of the process.
 //!
-//! The folders are looked through at every VipOpenNic, so a file that was dropped in counts at once. Each refusal
-//! says the file, what was expected and what was found, once; the others go on.
+//! The folders are scanned at every VipOpenNic, so an added file takes effect at once. Each refusal is logged
+//! once, with the file, the expected and the found value; other files are still loaded.
 //!
 //! ```text
 //!   map ─▶ loader ─▶ folders        which files there are
@@ -29,7 +29,7 @@ fn is_named(settings: &Settings, path: &Path) -> bool {
     named.any(|folder| path.parent() == Some(folder))
 }
 
-/// One file that was looked at.
+/// One examined file.
 pub(crate) struct Seen {
     modified: Option<SystemTime>,
     pub(crate) outcome: Result<&'static LoadedPlugin, Refusal>,
@@ -39,18 +39,18 @@ pub(crate) struct Seen {
 #[derive(Default)]
 pub(crate) struct Plugins {
     pub(crate) seen: BTreeMap<PathBuf, Seen>,
-    /// What the system had too little of at the last look, if anything: there may be plug-ins unseen.
+    /// The resource that the system lacked at the last scan, if any: plug-ins may have been missed.
     pub(crate) shortage: Option<String>,
-    /// Folders of the last look, and plug-ins that the setting `plugins` has left out.
+    /// Folders of the last scan, and plug-ins excluded by the setting `plugins`.
     pub(crate) searched: Vec<PathBuf>,
     pub(crate) left_out: Vec<String>,
-    /// Folders that cannot be read, of which there was a line.
+    /// Unreadable folders that have been logged.
     unreadable: BTreeSet<PathBuf>,
     order: Vec<&'static LoadedPlugin>,
 }
 
 impl Plugins {
-    /// Looks through the directories and gives the usable plug-ins, first of a name first.
+    /// Scans the folders and returns the usable plug-ins; the first file of a name takes precedence.
     pub(crate) fn refresh(
         &mut self,
         settings: &Settings,
@@ -77,7 +77,7 @@ impl Plugins {
         &self.order
     }
 
-    /// A folder cannot be read. The usual ones need not be there; one that the user has named should.
+    /// Handles an unreadable folder. The standard ones need not exist; one named by the user should.
     fn cannot_read(&mut self, directory: &Path, given: &str, error: &io::Error) {
         if is_shortage(error) {
             self.shortage = Some(format!("{}: {error}", directory.display()));
@@ -94,7 +94,7 @@ impl Plugins {
         }
     }
 
-    /// Plug-ins that were found and are not used.
+    /// Plug-ins that were found but not loaded.
     fn unknown(&self) -> Vec<String> {
         let refused = self.seen.iter().filter(|(_, seen)| seen.outcome.is_err());
         let refused = refused.filter_map(|(path, _)| name_of(path.file_name()?.to_str()?));
@@ -112,7 +112,7 @@ impl Plugins {
         host: &'static vipl_host,
     ) {
         let modified = path.metadata().and_then(|data| data.modified()).ok();
-        // A refused file is tried again when it has changed. What the system could not load it may load now.
+        // A refused file is tried again if it has changed, or if the system lacked a resource.
         let before = self.seen.get(&path);
         let said = match before.filter(|seen| seen.modified == modified) {
             Some(Seen {
@@ -130,7 +130,7 @@ impl Plugins {
         if let Err(Refusal::Load(text)) = &outcome
             && let Some(shortage) = shortage_of(&path, text)
         {
-            // No fault of the file: it is tried again, whether it changes or not.
+            // The file is not at fault: it is tried again even if it does not change.
             self.shortage = Some(shortage);
             return;
         }
@@ -140,7 +140,7 @@ impl Plugins {
                 log::info!(target: "plugin", "{name} {} from {}", plugin.version, path.display());
                 self.order.push(plugin);
             }
-            // A machine may have programs of both kinds, each with plug-ins of its own.
+            // A machine may have programs of both kinds, each with its own plug-ins.
             Err(Refusal::Class(_)) if !is_named(settings, &path) => {
                 log::info!(target: "plugin", "{} is for programs of the other word size", path.display());
             }

@@ -1,5 +1,5 @@
-//! Where a device name goes. The first answer wins: the environment's map, the file's map, the explicit
-//! form `plugin:argument`, what the plug-ins claim.
+//! Resolution of device names. The first match applies: the environment's map, the file's map, the explicit
+//! form `plugin:argument`, the claims of the plug-ins.
 
 use strsim::levenshtein;
 use vipl_sys::reserve::has_memory;
@@ -9,26 +9,26 @@ use super::loaded::LoadedPlugin;
 use super::loader::Plugins;
 use crate::process::Process;
 
-/// Where a name goes, and why.
+/// The result of resolving a name, and the reason.
 pub(crate) struct Route {
     pub(crate) plugin: &'static LoadedPlugin,
     pub(crate) argument: String,
     pub(crate) reason: String,
 }
 
-/// Why a name goes nowhere.
+/// Why a name cannot be resolved.
 pub(crate) enum Nowhere {
-    /// What was tried.
+    /// The tried steps.
     Unknown(String),
-    /// Not all plug-ins could be examined, because the system was out of something.
+    /// Not all plug-ins could be examined, because the system lacks a resource.
     Shortage(String),
 }
 
-/// Finds the device.
+/// Resolves a device name.
 pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     let mut plugins = process.plugins.lock();
     plugins.refresh(&process.settings, &HOST);
-    // A plug-in is asked for its claims, for which a thread needs memory at the first time.
+    // Plug-ins are asked for their claims; a thread's first call of one allocates memory.
     if !has_memory() {
         return Err(Nowhere::Shortage("there is no memory".to_owned()));
     }
@@ -38,7 +38,7 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     })
 }
 
-/// The route, or what was tried.
+/// The route, or the tried steps.
 fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
     let short = plain(name);
     if short.is_empty() {
@@ -122,7 +122,7 @@ fn explicit(plugins: &Plugins, target: &str) -> Option<(&'static LoadedPlugin, S
     Some((plugins.named(plugin)?, argument.to_owned()))
 }
 
-/// The plug-ins there are, and where others may be.
+/// The available plug-ins, and the folders of others.
 fn known(process: &Process, plugins: &Plugins) -> String {
     let names = plugins.names();
     let mut text = if names.is_empty() {
@@ -173,7 +173,7 @@ fn near_device(plugins: &Plugins, asked: &str) -> String {
     found.map_or(String::new(), |device| format!("; did you mean {device}?"))
 }
 
-/// The map that sends a name somewhere, if a map can.
+/// The map that resolves a name, if any.
 fn how_to_map(name: &str) -> String {
     if name.contains(['=', ';', '*']) || name.trim() != name {
         return "; this name cannot be mapped".to_owned();
@@ -195,7 +195,7 @@ fn no_plugin(process: &Process, plugins: &Plugins, target: &str, before: &str) -
     )
 }
 
-/// `name=plugin:argument` pairs with `;` between them.
+/// `name=plugin:argument` pairs separated by `;`.
 pub(crate) fn parse_map(text: &str) -> Vec<(String, String)> {
     text.split(';')
         .map(str::trim)
