@@ -12,11 +12,11 @@
 //! This module does not know VIs. A caller that requests a connection passes a function that runs with the
 //! reply; the owner of a connection passes one that runs when the peer has disconnected or exited.
 
-mod asked;
+mod pending_call;
 mod client;
 mod connections;
 pub(crate) mod device;
-mod given;
+mod issued;
 mod keeper;
 mod last_thread;
 mod launch;
@@ -28,7 +28,7 @@ mod registration;
 mod started;
 mod ticket;
 
-pub(crate) use asked::Asked;
+pub(crate) use pending_call::PendingCall;
 pub(crate) use client::{Agent, GONE, Owner, Reply, Side, limit};
 pub(crate) use connections::Live;
 pub(crate) use keeper::{Agents, Unanswered};

@@ -80,7 +80,7 @@ impl Log for Logger {
         let pid = std::process::id();
         let text = format!("vipl[{pid}] {level} {}: {}", record.target(), record.args());
         let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
-        said(record.level());
+        mark_logged(record.level());
         if record.level() <= Level::Warn {
             WARNED_NS.store(crate::clock::now_ns(), Ordering::Relaxed);
         }
@@ -104,12 +104,12 @@ impl Log for Logger {
 
 thread_local! {
     /// The most severe level that this thread has logged since its call began.
-    static SAID: Cell<Option<Level>> = const { Cell::new(None) };
+    static LOGGED: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
 /// Records that the calling thread has logged a line of this level, or need not log one.
-pub(crate) fn said(level: Level) {
-    let _ = SAID.try_with(|said| {
+pub(crate) fn mark_logged(level: Level) {
+    let _ = LOGGED.try_with(|said| {
         let worst = said.get().map_or(level, |before| before.min(level));
         said.set(Some(worst));
     });
@@ -126,16 +126,16 @@ pub(crate) fn has_warned_recently() -> bool {
 }
 
 /// Whether this thread has logged a line of this level, or a more severe one, since its call began.
-pub(crate) fn has_said(level: Level) -> bool {
-    SAID.try_with(Cell::get)
+pub(crate) fn has_logged(level: Level) -> bool {
+    LOGGED.try_with(Cell::get)
         .ok()
         .flatten()
         .is_some_and(|worst| worst <= level)
 }
 
 /// Resets the record when a call of the application begins.
-pub(crate) fn forget_said() {
-    let _ = SAID.try_with(|said| said.set(None));
+pub(crate) fn reset_logged() {
+    let _ = LOGGED.try_with(|said| said.set(None));
 }
 
 /// Number of objects and kinds of failures that [`first`] remembers.
@@ -279,13 +279,13 @@ mod tests {
 
     #[test]
     fn a_worse_line_stands_for_a_lesser_one() {
-        forget_said();
-        assert!(!has_said(Level::Error));
-        said(Level::Warn);
-        said(Level::Debug);
-        assert!(has_said(Level::Warn) && has_said(Level::Info));
-        assert!(!has_said(Level::Error));
-        forget_said();
-        assert!(!has_said(Level::Trace));
+        reset_logged();
+        assert!(!has_logged(Level::Error));
+        mark_logged(Level::Warn);
+        mark_logged(Level::Debug);
+        assert!(has_logged(Level::Warn) && has_logged(Level::Info));
+        assert!(!has_logged(Level::Error));
+        reset_logged();
+        assert!(!has_logged(Level::Trace));
     }
 }

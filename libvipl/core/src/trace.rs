@@ -114,7 +114,7 @@ thread_local! {
 /// Begins a call off the data path. The first one of a process reads the settings.
 pub fn begin() {
     process::get();
-    logger::forget_said();
+    logger::reset_logged();
 }
 
 /// A traced call.

@@ -23,7 +23,7 @@ pub(crate) struct Live {
     pub(crate) at: Option<(Arc<Agent>, u64)>,
     /// Whether it need not be handed over: the peer has disconnected or exited, or is on another host, where
     /// the plug-in's lingering close and keep-alive detect the end.
-    pub(crate) lone: bool,
+    pub(crate) no_handover: bool,
 }
 
 impl Live {
@@ -44,7 +44,7 @@ impl Live {
 pub(crate) struct Connections {
     live: Mutex<BTreeMap<Side, Live>>,
     /// Disconnected while there was no agent.
-    parted: Mutex<Vec<(Side, Live)>>,
+    disconnected: Mutex<Vec<(Side, Live)>>,
 }
 
 impl Connections {
@@ -55,7 +55,7 @@ impl Connections {
 
     /// Whether there is nothing to hand over.
     pub(super) fn is_empty(&self) -> bool {
-        self.live.lock().is_empty() && self.parted.lock().is_empty()
+        self.live.lock().is_empty() && self.disconnected.lock().is_empty()
     }
 
     /// Removes a connection that was not completed, which its agent knows.
@@ -70,15 +70,15 @@ impl Connections {
         };
         match &live.at {
             Some((agent, name)) if !agent.is_dead() => agent.disconnect(*name),
-            _ if live.lone => {}
-            _ => self.parted.lock().push((side, live)),
+            _ if live.no_handover => {}
+            _ => self.disconnected.lock().push((side, live)),
         }
     }
 
     /// The agent has reported that the peer has disconnected or exited.
     pub(crate) fn peer_gone(&self, side: Side) {
         if let Some(live) = self.live.lock().get_mut(&side) {
-            live.lone = true;
+            live.no_handover = true;
         }
     }
 
@@ -103,7 +103,7 @@ impl Connections {
             .live
             .lock()
             .iter()
-            .filter(|(_, live)| !live.lone)
+            .filter(|(_, live)| !live.no_handover)
             .map(|(side, live)| (*side, live.clone()))
             .collect();
         // An agent that has become silent is sent the others nevertheless, and may process them later.
@@ -144,8 +144,8 @@ impl Connections {
                 ),
             }
         }
-        let parted = std::mem::take(&mut *self.parted.lock());
-        for (side, live) in parted {
+        let disconnected = std::mem::take(&mut *self.disconnected.lock());
+        for (side, live) in disconnected {
             let Some(nic) = live.registration.name_at(agent) else {
                 continue;
             };

@@ -31,7 +31,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::client::{Agent, GONE, Introduction, Reply};
 use super::connections::Connections;
-use super::given::GivenLinks;
+use super::issued::IssuedLinks;
 use super::last_thread::LastThread;
 use super::launch::LOOK_AGAIN;
 use super::reader;
@@ -120,7 +120,7 @@ pub(crate) struct Agents {
     nics: Mutex<Vec<(Arc<NicRegistration>, Use)>>,
     pub(crate) connections: Connections,
     /// Links over UDP that do not belong to a NIC yet.
-    pub(super) given: GivenLinks,
+    pub(super) issued: IssuedLinks,
     /// Attempts to connect that the last agent did not answer.
     unanswered: Mutex<Vec<Box<dyn Unanswered>>>,
 }
@@ -134,7 +134,7 @@ impl Agents {
             uses: AtomicUsize::new(0),
             nics: Mutex::default(),
             connections: Connections::default(),
-            given: GivenLinks::default(),
+            issued: IssuedLinks::default(),
             unanswered: Mutex::default(),
         }
     }
@@ -263,7 +263,7 @@ impl Agents {
         provider: &str,
         info: &vipl_nic_info,
     ) -> Result<Arc<NicRegistration>, Error> {
-        let given = self.given.take(info.link);
+        let given = self.issued.take(info.link);
         let registration = Arc::new(NicRegistration::new(provider, info, given));
         let usage = self.begin_use();
         // Listed first, so that the keeper opens it at the next agent if this one exits now.

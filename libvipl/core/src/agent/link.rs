@@ -72,7 +72,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     };
     let socket = socket.into_raw_fd();
     if name.starts_with(UDP) {
-        agents.given.keep(socket, &opened);
+        agents.issued.keep(socket, &opened);
     }
     Ok(vipl_link {
         size: size_of::<vipl_link>(),
@@ -200,7 +200,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
                 "{name}: {what_to_do}; that agent is {agent}"
             );
             // The reason was logged for another interface, so the plug-in need not log one.
-            crate::logger::said(Level::Error);
+            crate::logger::mark_logged(Level::Error);
             VIPL_E_NOT_PERMITTED
         }
         Status::BUSY => {

@@ -9,7 +9,7 @@ use vipl_plugin_abi::{VIPL_ADDRESS_IP, vipl_nic_info};
 use vipl_sys::fd::Identity;
 
 use super::client::Agent;
-use super::given::Given;
+use super::issued::IssuedLink;
 use crate::sync::Mutex;
 use crate::text;
 
@@ -25,13 +25,13 @@ pub(crate) struct NicRegistration {
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
     /// Its link over UDP, to be handed over to the next agent.
-    given: Option<Given>,
+    issued: Option<IssuedLink>,
     /// Whether it has a link that its agent does not know.
-    deaf: AtomicBool,
+    unreachable: AtomicBool,
 }
 
 impl NicRegistration {
-    pub(crate) fn new(provider: &str, info: &vipl_nic_info, given: Option<Given>) -> Self {
+    pub(crate) fn new(provider: &str, info: &vipl_nic_info, issued: Option<IssuedLink>) -> Self {
         let mut body = NicOpen {
             provider: [0; PROVIDER_BYTES],
             host_len: info.address_len,
@@ -55,8 +55,8 @@ impl NicRegistration {
             is_ip: info.address_form == VIPL_ADDRESS_IP,
             place: Mutex::new(None),
             closed: AtomicBool::new(false),
-            given,
-            deaf: AtomicBool::new(false),
+            issued,
+            unreachable: AtomicBool::new(false),
         }
     }
 
@@ -93,14 +93,14 @@ impl NicRegistration {
         }
         // Connections to other hosts continue, since they need no agent; new ones need a socket that the new
         // agent knows.
-        let deaf = self.body.link != 0 && body.link == 0;
-        if deaf && !self.deaf.load(Ordering::Acquire) {
+        let unreachable = self.body.link != 0 && body.link == 0;
+        if unreachable && !self.unreachable.load(Ordering::Acquire) {
             log::warn!(
                 target: "agent",
                 "the new Kernel Agent does not know the data socket of a NIC: no new connections to other hosts until it is opened again"
             );
         }
-        self.deaf.store(deaf, Ordering::Release);
+        self.unreachable.store(unreachable, Ordering::Release);
         match (reply.status, reply.body::<NicOpened>()) {
             (Status::OK, Some(opened)) => {
                 *place = Some((agent.clone(), opened.nic));
@@ -117,13 +117,13 @@ impl NicRegistration {
     /// The identifier of its link at an agent that did not issue it; 0: it has none there.
     fn link_at(&self, agent: &Arc<Agent>) -> u64 {
         let given = self.body.link != 0;
-        let given = given.then_some(self.given.as_ref()).flatten();
+        let given = given.then_some(self.issued.as_ref()).flatten();
         given.and_then(|given| given.hand_over(agent)).unwrap_or(0)
     }
 
     /// Whether its agent does not know its link, so that other hosts cannot reach the NIC.
-    pub(crate) fn is_deaf(&self) -> bool {
-        self.deaf.load(Ordering::Acquire)
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.unreachable.load(Ordering::Acquire)
     }
 
     /// This agent's identifier of the NIC.

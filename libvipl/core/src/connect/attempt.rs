@@ -415,7 +415,7 @@ fn attach(
         attributes: vi.wire_attributes(),
         registration: vi.nic.registration.clone(),
         at: Some((agent.clone(), name)),
-        lone: connected.remote != 0,
+        no_handover: connected.remote != 0,
     };
     vi.nic.agents().connections.insert(side, live);
     // The peer may already have sent.

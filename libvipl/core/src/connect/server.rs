@@ -10,7 +10,7 @@ use vipl_abi::*;
 
 use super::attempt::{begin, outcome};
 use super::convert::{check_discriminator, to_error, to_program};
-use crate::agent::{Agent, Asked, GONE, Reply, limit, log_discriminator_taken};
+use crate::agent::{Agent, PendingCall, GONE, Reply, limit, log_discriminator_taken};
 use crate::clock::{self, remaining_ms};
 use crate::connect::address::Address;
 use crate::error::Error;
@@ -51,7 +51,7 @@ pub struct Waiting {
     local: Point,
     deadline: Option<Instant>,
     /// The call to the current agent.
-    asked: Option<Asked>,
+    call: Option<PendingCall>,
     /// Whether an agent has exited since the wait began.
     again: bool,
 }
@@ -63,7 +63,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Begun
         nic: nic.clone(),
         local: Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?,
         deadline: clock::deadline(timeout),
-        asked: None,
+        call: None,
         again: false,
     }))
 }
@@ -84,21 +84,21 @@ impl Wait for Waiting {
                 );
                 return Some(Err(Error::Resource));
             }
-            if self.asked.is_none() {
+            if self.call.is_none() {
                 match self.ask(end) {
-                    Ok(asked) => self.asked = Some(asked),
+                    Ok(call) => self.call = Some(call),
                     Err(_) if Instant::now() >= end && !is_over(self.deadline) => return None,
                     Err(Error::Resource) if self.again && is_over(self.deadline) => {
                         return Some(Err(Error::Timeout));
                     }
-                    Err(Error::Resource) if self.again && !self.nic.registration.is_deaf() => {
+                    Err(Error::Resource) if self.again && !self.nic.registration.is_unreachable() => {
                         continue;
                     }
                     Err(error) => return Some(Err(error)),
                 }
             }
-            let reply = self.asked.as_mut()?.wait(wait_end)?;
-            let agent = self.asked.take()?.agent.clone();
+            let reply = self.call.as_mut()?.wait(wait_end)?;
+            let agent = self.call.take()?.agent.clone();
             if reply.status != GONE {
                 return Some(arrived(&self.nic, &self.local, &agent, &reply));
             }
@@ -109,10 +109,10 @@ impl Wait for Waiting {
 
 impl Waiting {
     /// Sends the wait to the current agent. Waits for an agent until `end`.
-    fn ask(&self, end: Instant) -> Result<Asked, Error> {
+    fn ask(&self, end: Instant) -> Result<PendingCall, Error> {
         let nic = &self.nic;
         let (agent, name) = nic.agents().place_until(&nic.registration, Some(end))?;
-        if nic.registration.is_deaf() {
+        if nic.registration.is_unreachable() {
             log::error!(
                 target: "cm",
                 "VipConnectWait: the Kernel Agent that gave this NIC its data socket is lost, and other hosts do not reach the NIC any more; close it and open it again"
@@ -125,7 +125,7 @@ impl Waiting {
             local: self.local,
             reserved: 0,
         };
-        Ok(Asked::new(agent, Op::WAIT, &body, self.deadline))
+        Ok(PendingCall::new(agent, Op::WAIT, &body, self.deadline))
     }
 }
 

@@ -216,7 +216,7 @@ fn yield_processor(cq: Locked) {
     let (slot, name, row) = (cq.slot(), cq.name(), cq.empty_polls);
     let process = cq.nic.process;
     drop(cq);
-    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Sleep {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Yielded::Sleep {
         return;
     }
     let Some(nic) = slot.lock(name).map(|cq| Arc::clone(&cq.nic)) else {

@@ -18,7 +18,7 @@ const POLL_US_MAX: u64 = 1_000_000;
 
 /// A plug-in refused to open a device. If it has not logged the reason, the request is logged.
 pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
-    if !crate::logger::has_said(log::Level::Warn) {
+    if !crate::logger::has_logged(log::Level::Warn) {
         log::warn!(
             target: "nic",
             "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); vipinfo lists the devices",

@@ -74,39 +74,39 @@ pub(crate) fn begins(row: u32) -> bool {
 
 /// Result of [`yield_processor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum Yielded {
     /// The thread keeps the processor.
-    Nothing,
+    No,
     /// Other threads could use the processor for this time.
-    Time(Duration),
+    For(Duration),
     /// The thread should sleep for a short time (`wait::short_sleep`).
     Sleep,
 }
 
 /// Counts [`OFTEN`] empty polls of the calling thread, which holds no lock, and yields if it is due.
 /// `begins`: earlier polls are not counted.
-pub(crate) fn yield_processor(settings: &Settings, begins: bool) -> Given {
+pub(crate) fn yield_processor(settings: &Settings, begins: bool) -> Yielded {
     let limits = limits(settings);
     if limits.most == 0 || !MAY.get() {
-        return Given::Nothing;
+        return Yielded::No;
     }
     let mut polls = POLLS.get();
     let before = if begins { 0 } else { polls.empty };
     polls.empty = before.saturating_add(OFTEN);
-    let mut given = Given::Nothing;
+    let mut yielded = Yielded::No;
     if polls.idle.is_due(polls.empty.into(), limits) {
         polls.empty = 0;
         let from = clock::now_ns();
         match polls.idle.action(from) {
-            Action::Sleep => given = Given::Sleep,
+            Action::Sleep => yielded = Yielded::Sleep,
             Action::Yield => {
                 std::thread::yield_now();
                 let to = clock::now_ns();
                 polls.idle.yielded(from, to, limits);
-                given = Given::Time(Duration::from_nanos(to.saturating_sub(from)));
+                yielded = Yielded::For(Duration::from_nanos(to.saturating_sub(from)));
             }
         }
     }
     POLLS.set(polls);
-    given
+    yielded
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use crate::nic::Nic;
-use crate::nic::idle::{self, Given};
+use crate::nic::idle::{self, Yielded};
 use crate::settings::Settings;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -58,9 +58,9 @@ fn poll<R>(
             return Some(result);
         }
         match idle::yield_processor(settings, false) {
-            Given::Time(turn) if turn >= TURN_MAX => break,
-            Given::Time(turn) => end += turn,
-            Given::Nothing | Given::Sleep => {}
+            Yielded::For(turn) if turn >= TURN_MAX => break,
+            Yielded::For(turn) => end += turn,
+            Yielded::No | Yielded::Sleep => {}
         }
         now = Instant::now();
     }

@@ -71,7 +71,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
     if call.name == "vipl_describe" && result == VIP_RETURN::VIP_ERROR_RESOURCE {
         return;
     }
-    if !logger::has_said(log::Level::Info) {
+    if !logger::has_logged(log::Level::Info) {
         let kind = (call.name, result as i32);
         let is_explained =
             result == VIP_RETURN::VIP_ERROR_RESOURCE && logger::has_warned_recently();

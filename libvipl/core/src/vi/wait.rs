@@ -87,7 +87,7 @@ fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let (slot, name, process) = (vi.slot(), vi.name(), vi.nic.process);
     drop(vi);
-    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Sleep {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Yielded::Sleep {
         return;
     }
     let Some(nic) = slot.lock(name).map(|vi| vi.nic.clone()) else {

@@ -11,7 +11,7 @@ use super::ticket::Ticket;
 
 /// A call in progress. If it is dropped without a reply, it is withdrawn; a request received too late goes to
 /// another process.
-pub(crate) struct Asked {
+pub(crate) struct PendingCall {
     pub(crate) agent: Arc<Agent>,
     call: u64,
     ticket: Arc<Ticket<Reply>>,
@@ -20,9 +20,9 @@ pub(crate) struct Asked {
     answered: bool,
 }
 
-impl Asked {
+impl PendingCall {
     /// Sends it.
-    pub(crate) fn new<B>(agent: Arc<Agent>, op: Op, body: &B, deadline: Option<Instant>) -> Asked
+    pub(crate) fn new<B>(agent: Arc<Agent>, op: Op, body: &B, deadline: Option<Instant>) -> PendingCall
     where
         B: IntoBytes + Immutable,
     {
@@ -32,7 +32,7 @@ impl Asked {
         agent.start(call, op, body, &[], move |_, reply| {
             answered.complete(reply);
         });
-        Asked {
+        PendingCall {
             agent,
             call,
             ticket,
@@ -61,7 +61,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if !self.answered && !self.agent.withdraw(self.call) {
             // The reply has arrived, or is about to.

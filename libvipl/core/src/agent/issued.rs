@@ -11,16 +11,16 @@ use crate::sync::Mutex;
 
 /// A link over UDP issued by an agent. Its data socket belongs to the plug-in. When that agent has exited,
 /// the socket is passed to the next one, so that other hosts can still reach the NIC.
-pub(crate) struct Given {
+pub(crate) struct IssuedLink {
     link: u64,
     fd: RawFd,
     identity: Option<Identity>,
     body: LinkAdopt,
 }
 
-impl Given {
-    fn new(fd: RawFd, opened: &LinkOpened) -> Given {
-        Given {
+impl IssuedLink {
+    fn new(fd: RawFd, opened: &LinkOpened) -> IssuedLink {
+        IssuedLink {
             link: opened.link,
             fd,
             identity: Identity::of(fd),
@@ -60,18 +60,18 @@ impl Given {
 
 /// Links issued to a plug-in for a NIC that it is opening.
 #[derive(Default)]
-pub(super) struct GivenLinks(Mutex<Vec<Given>>);
+pub(super) struct IssuedLinks(Mutex<Vec<IssuedLink>>);
 
-impl GivenLinks {
+impl IssuedLinks {
     pub(super) fn keep(&self, fd: RawFd, opened: &LinkOpened) {
         let mut all = self.0.lock();
         // Some were issued for NICs that failed to open.
-        all.retain(Given::is_open);
-        all.push(Given::new(fd, opened));
+        all.retain(IssuedLink::is_open);
+        all.push(IssuedLink::new(fd, opened));
     }
 
     /// Takes the link of a NIC.
-    pub(super) fn take(&self, link: u64) -> Option<Given> {
+    pub(super) fn take(&self, link: u64) -> Option<IssuedLink> {
         let mut all = self.0.lock();
         let place = all.iter().position(|given| given.link == link)?;
         Some(all.swap_remove(place))
