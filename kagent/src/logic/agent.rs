@@ -17,8 +17,7 @@ use crate::logic::calls::{Call, CallKind, Claims, Owner, PeerKey, QueueKey};
 use crate::logic::ids::{
     CallKey, Caller, ClientId, ConnectionId, EndpointId, ExchangeKey, Keys, LinkId, NicId,
 };
-use crate::logic::message;
-use crate::logic::message::Denial;
+use crate::logic::message::{self, Denial};
 use crate::logic::objects::{Client, Connection, Endpoint, Exchange, Halves, Link, Nic, State};
 use crate::logic::output::{Message, Output};
 use crate::logic::queues::{Queues, Timers};
@@ -117,21 +116,21 @@ impl<F: Clone> Agent<F> {
             keys: Keys::new(seed),
             clients: BTreeMap::new(),
             accounts: Accounts::new(),
-            claims: Claims::new(),
-            link_rate: LinkRate::new(),
+            claims: Claims::default(),
+            link_rate: LinkRate::default(),
             nics: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
-            timers: Timers::new(),
+            timers: Timers::default(),
             waits: Queues::new(),
             requests: Queues::new(),
             peers: Queues::new(),
             connections: BTreeMap::new(),
-            halves: Halves::new(),
+            halves: Halves::default(),
             links: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             exchanges: BTreeMap::new(),
-            exchange_timers: Timers::new(),
+            exchange_timers: Timers::default(),
             searches: BTreeMap::new(),
             last_nic: 0,
             last_endpoint: 0,

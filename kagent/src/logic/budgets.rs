@@ -217,20 +217,13 @@ struct Bucket {
 /// closing it to the agent, and could do so thousands of times per second. Therefore a user of a shared agent
 /// gets a burst, and then one data socket per interval. Further requests are queued; those of a process that
 /// hangs up are dropped without cost.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LinkRate {
     users: BTreeMap<u32, Bucket>,
     timers: Timers<u32>,
 }
 
 impl LinkRate {
-    pub(crate) fn new() -> Self {
-        LinkRate {
-            users: BTreeMap::new(),
-            timers: Timers::new(),
-        }
-    }
-
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<u64> {
         self.timers.next()

@@ -304,7 +304,7 @@ struct Holder {
 ///
 /// A pair of peers is identified by both discriminators and the other host; a user owns the pair in the same
 /// way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Claims {
     holders: BTreeMap<Claim, Holder>,
     by_user: BTreeSet<(u32, Claim)>,
@@ -312,14 +312,6 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    pub(crate) fn new() -> Self {
-        Claims {
-            holders: BTreeMap::new(),
-            by_user: BTreeSet::new(),
-            timers: Timers::new(),
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.holders.len()
     }

@@ -4,13 +4,13 @@
 
 use kagent_proto::setup::Accepted;
 use kagent_proto::{Attributes, Connected, DataAddress, HOST_BYTES_MAX, Incoming, Op, Status};
+use zerocopy::FromZeros;
 
 use crate::logic::agent::Agent;
 use crate::logic::budgets::PAGE_BYTES;
 use crate::logic::calls::{CallKind, Initiator, Owner, QueueKey, RemoteCall, RequestState};
 use crate::logic::ids::{CallKey, Caller, ConnectionId, ExchangeKey, NicId};
-use crate::logic::message;
-use crate::logic::message::{attributes_agree, to_wire};
+use crate::logic::message::{self, attributes_agree, to_wire};
 use crate::logic::objects::{Connection, ConnectionState, State};
 use crate::logic::output::{Join, JoinEnd, Message, Output};
 use crate::logic::queues::NS_PER_MS;
@@ -108,6 +108,24 @@ pub(crate) struct End {
     pub(crate) segment_bytes: u32,
 }
 
+impl End {
+    /// The side that named its peer.
+    pub(crate) fn of(
+        (caller, nic): (Caller, NicId),
+        connection: ConnectionId,
+        initiator: &Initiator,
+    ) -> Self {
+        Self {
+            caller,
+            nic,
+            connection,
+            vi: initiator.vi,
+            attributes: initiator.attributes,
+            segment_bytes: initiator.segment_bytes,
+        }
+    }
+}
+
 /// Connecting two VIs of this host.
 impl<F: Clone> Agent<F> {
     /// Connects two sides at one instant.
@@ -140,17 +158,12 @@ impl<F: Clone> Agent<F> {
                 peer_pid: self.clients.get(&peer.caller.client).map_or(0, |c| c.pid),
                 side: side as u32,
                 segment_bytes,
-                remote: 0,
                 attributes: peer.attributes,
-                remote_endpoint: 0,
-                remote_host_len: 0,
-                sealed: 0,
-                remote_host: [0; HOST_BYTES_MAX],
                 data_address: self
                     .nics
                     .get(&peer.nic)
                     .map_or(DataAddress::NONE, |nic| nic.data_address),
-                seal: [0; 32],
+                ..Connected::new_zeroed()
             };
             let bytes = message::emit(Op::CONNECTED, Status::OK, end.caller.id, &body);
             let fds = self
@@ -225,19 +238,16 @@ impl<F: Clone> Agent<F> {
         let body = Connected {
             connection,
             key: end.key,
-            peer_nic: 0,
             peer_vi: end.vi.into(),
-            peer_pid: 0,
             side: end.side,
-            segment_bytes: 0,
             remote: 1,
             attributes: end.attributes,
             remote_endpoint: end.endpoint,
             remote_host_len: host.len() as u16,
             sealed: seal.is_some().into(),
             remote_host,
-            data_address: DataAddress::NONE,
             seal: seal.unwrap_or_default(),
+            ..Connected::new_zeroed()
         };
         self.reply(caller, Op::CONNECTED, &body);
     }

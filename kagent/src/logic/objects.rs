@@ -15,7 +15,7 @@ use crate::logic::ids::{
 use crate::logic::queues::{NS_PER_MS, Timers, deadline};
 
 /// A connected process and all that is released when it exits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) pid: u32,
@@ -113,20 +113,13 @@ pub(crate) enum HalfState {
 }
 
 /// All connections of a previous agent of which one side has been adopted (`commands/connection.rs`).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Halves {
     by_name: BTreeMap<HalfName, Half>,
     timers: Timers<HalfName>,
 }
 
 impl Halves {
-    pub(crate) fn new() -> Self {
-        Halves {
-            by_name: BTreeMap::new(),
-            timers: Timers::new(),
-        }
-    }
-
     pub(crate) fn get(&self, name: &HalfName) -> Option<&Half> {
         self.by_name.get(name)
     }

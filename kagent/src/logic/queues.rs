@@ -66,13 +66,14 @@ pub(crate) struct Timers<K> {
     order: BTreeSet<(u64, K)>,
 }
 
-impl<K: Copy + Ord> Timers<K> {
-    pub(crate) fn new() -> Self {
-        Self {
-            order: BTreeSet::new(),
-        }
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
+        let order = BTreeSet::new();
+        Self { order }
     }
+}
 
+impl<K: Copy + Ord> Timers<K> {
     pub(crate) fn start(&mut self, deadline: Option<u64>, what: K) {
         if let Some(deadline) = deadline {
             self.order.insert((deadline, what));
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_is_due_comes_in_order_of_time() {
-        let mut timers = Timers::new();
+        let mut timers = Timers::default();
         timers.start(Some(30), CallKey(1));
         timers.start(Some(10), CallKey(3));
         timers.start(Some(10), CallKey(2));

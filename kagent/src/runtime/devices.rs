@@ -15,11 +15,9 @@ use kagent_proto::{DEVICE_BYTES, Introduction, Status};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, UnixCredentials, getsockopt, shutdown, socketpair,
-    sockopt,
-};
+use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, shutdown, sockopt};
 use nix::unistd::{Pid, geteuid};
+use vipl_sys::seqpacket;
 use zerocopy::IntoBytes;
 
 use crate::OpenDevice;
@@ -92,7 +90,7 @@ impl Devices {
             );
             return Err(Status::RESOURCE);
         }
-        let (ours, theirs) = pair().map_err(|cause| failure(&name, &cause, log))?;
+        let (ours, theirs) = seqpacket::pair().map_err(|cause| failure(&name, &cause, log))?;
         shutdown(ours.as_raw_fd(), Shutdown::Read)
             .map_err(|cause| failure(&name, &cause.into(), log))?;
         let owner = if open.uid == geteuid().as_raw() {
@@ -144,7 +142,7 @@ impl Devices {
     ) -> Result<(u32, OwnedFd), Status> {
         let name = text(&open.device);
         let device = self.running.get(&id).ok_or(Status::RESOURCE)?;
-        let (process, other) = pair().map_err(|cause| failure(&name, &cause, log))?;
+        let (process, other) = seqpacket::pair().map_err(|cause| failure(&name, &cause, log))?;
         let body = Introduction {
             version: Introduction::VERSION,
             pid: open.pid,
@@ -211,17 +209,6 @@ impl Devices {
         );
         true
     }
-}
-
-/// A pair of connected packet sockets, close-on-exec.
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    Ok(socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        flags,
-    )?)
 }
 
 fn beside_us(name: &str) -> io::Result<PathBuf> {

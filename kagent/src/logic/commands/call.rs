@@ -186,22 +186,8 @@ impl<F: Clone> Agent<F> {
             self.done(peer_caller, conflict);
             return Err(conflict.into());
         }
-        let first = End {
-            caller: peer_caller,
-            nic: peer_nic,
-            connection: self.fresh_connection(),
-            vi: other.vi,
-            attributes: other.attributes,
-            segment_bytes: other.segment_bytes,
-        };
-        let second = End {
-            caller,
-            nic: body.nic,
-            connection: self.fresh_connection(),
-            vi: own.vi,
-            attributes: own.attributes,
-            segment_bytes: own.segment_bytes,
-        };
+        let first = End::of((peer_caller, peer_nic), self.fresh_connection(), &other);
+        let second = End::of((caller, body.nic), self.fresh_connection(), &own);
         self.join([first, second]);
         Ok(())
     }

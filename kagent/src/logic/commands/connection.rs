@@ -50,14 +50,7 @@ impl<F: Clone> Agent<F> {
         let Owner::Process(asker, asker_nic) = call.owner else {
             return Err(Status::INVALID);
         };
-        let requester = End {
-            caller: asker,
-            nic: asker_nic,
-            connection: self.fresh_connection(),
-            vi: initiator.vi,
-            attributes: initiator.attributes,
-            segment_bytes: initiator.segment_bytes,
-        };
+        let requester = End::of((asker, asker_nic), self.fresh_connection(), &initiator);
         self.join([accepter, requester]);
         Ok(())
     }

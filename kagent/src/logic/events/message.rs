@@ -2,16 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use kagent_proto::{Budget, BudgetList, Op, Status, Welcome};
 use thiserror::Error;
 
 use crate::logic::agent::Agent;
 use crate::logic::budgets::DESCRIPTORS_PER_CLIENT;
 use crate::logic::ids::{Caller, ClientId};
-use crate::logic::message;
-use crate::logic::message::{Command, Denial, Malformed, Outcome};
+use crate::logic::message::{self, Command, Denial, Malformed, Outcome};
 use crate::logic::objects::Client;
 
 /// Why a process was refused.
@@ -85,13 +82,7 @@ impl<F: Clone> Agent<F> {
         let fresh = Client {
             uid,
             pid,
-            greeted: false,
-            disconnecting: false,
-            nics: BTreeSet::new(),
-            endpoints: BTreeSet::new(),
-            calls: BTreeMap::new(),
-            connections: BTreeSet::new(),
-            offers: BTreeMap::new(),
+            ..Client::default()
         };
         self.clients.insert(client, fresh);
         Ok(())

@@ -12,12 +12,13 @@ use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
+use vipl_sys::seqpacket;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ClientId;
 use crate::runtime::context::Context;
+use crate::runtime::error::errno;
 use crate::runtime::helpers::held::{CloseQueue, Held, SharedFd};
 use crate::runtime::helpers::program::{
     ANSWER_BYTES, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
@@ -198,8 +199,7 @@ impl Helpers {
         if dead >= DEAD_PER_USER_MAX {
             return Err(Errno::EAGAIN);
         }
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (control, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let (control, theirs) = seqpacket::pair().map_err(|cause| errno(&cause))?;
         context.add(&control, Token::Helper(uid), EpollFlags::EPOLLIN)?;
         let program = Path::new(PROGRAM);
         let pid = spawn::spawn(

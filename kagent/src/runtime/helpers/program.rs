@@ -23,7 +23,7 @@ use nix::sys::stat::fstat;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
-use crate::runtime::sockets::udp_address;
+use crate::runtime::sockets::option::udp_address;
 
 /// Maximum size of a memory file. Plug-ins use a few hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;

@@ -20,6 +20,7 @@ use nix::unistd::geteuid;
 
 use super::netlink;
 use crate::runtime::networks::{Network, Networks};
+use crate::runtime::sockets::option;
 
 /// Time for which the list of this host's subnets is cached.
 const FRESH_NS: u64 = 1_000_000_000;
@@ -122,10 +123,7 @@ fn is_known(user: u32) -> bool {
 
 /// The subnets of the local addresses, and the remote ends of point-to-point interfaces.
 fn subnets() -> Vec<Network> {
-    let ip = |address: &SockaddrStorage| -> Option<IpAddr> {
-        let v4 = address.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|found| found.ip().into()))
-    };
+    let ip = |from: &SockaddrStorage| Some(option::address(from)?.ip());
     let mut all = Vec::new();
     for one in getifaddrs().into_iter().flatten() {
         let Some(address) = one.address.as_ref().and_then(ip) else {

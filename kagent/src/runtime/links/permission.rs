@@ -7,7 +7,9 @@
 //!
 //! A packet socket is for root, the agent's own user, and the members of a group.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -15,6 +17,9 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixCredentials, getsockopt, socket, sockopt,
 };
 use nix::unistd::{Group, geteuid};
+use zerocopy::IntoBytes;
+
+use crate::runtime::sockets::option;
 
 /// Socket option: number of the network namespace, never reused (Linux 5.14).
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -25,19 +30,9 @@ const GROUPS_MAX: usize = 65_536;
 
 /// The number of a socket's network namespace.
 fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the buffer is as large as stated.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    Errno::result(result).map(|_| cookie)
+    let mut cookie = [0; 8];
+    option::get(socket, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
 }
 
 /// Whether the process `pid`, which connected to this socket, is in the network namespace of this thread.
@@ -83,20 +78,9 @@ pub(super) fn may_have_packets(asker: BorrowedFd<'_>, group: Option<&str>) -> bo
 fn groups_of(socket: BorrowedFd<'_>) -> Result<Vec<libc::gid_t>, Errno> {
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
-        let mut bytes = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
-        // SAFETY: the buffer is as large as stated.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut bytes,
-            )
-        };
-        match Errno::result(result) {
-            Ok(_) => {
-                groups.truncate(bytes as usize / size_of::<libc::gid_t>());
+        match option::get(socket, SO_PEERGROUPS, groups.as_mut_bytes()) {
+            Ok(bytes) => {
+                groups.truncate(bytes / size_of::<libc::gid_t>());
                 return Ok(groups);
             }
             Err(Errno::ERANGE) if groups.len() < GROUPS_MAX => groups.resize(GROUPS_MAX, 0),

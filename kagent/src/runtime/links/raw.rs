@@ -18,6 +18,7 @@ use vipl_plugin_abi::{VIPL_DATA_ETHERTYPE as ETHERTYPE, VIPL_ENDPOINT_OFFSET as 
 
 use crate::LinkId;
 use crate::runtime::error::errno;
+use crate::runtime::sockets::option;
 
 /// Offset of the ethertype in a frame.
 const ETHERTYPE_OFFSET: u32 = 12;
@@ -51,26 +52,6 @@ const fn unless(value: u32, skip: u8) -> libc::sock_filter {
 const ACCEPT: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0);
 const REFUSE: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
 
-/// Sets one option of a socket.
-fn option<T>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &T,
-) -> Result<(), Errno> {
-    // SAFETY: the value is as large as stated.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    Errno::result(result).map(drop)
-}
-
 /// Makes a packet socket that receives nothing yet, with a locked filter.
 fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -82,10 +63,10 @@ fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, 
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
-    option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-    option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)?;
+    option::set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    option::set(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)?;
     // An optimisation that saves filtering outgoing frames; old kernels lack it.
-    let _ = option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
+    let _ = option::set(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
     Ok(socket)
 }
 

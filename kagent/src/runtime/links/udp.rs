@@ -19,6 +19,7 @@ use super::unreached::{self, Unreached};
 use super::{FrameIn, interface};
 use crate::runtime::error::errno;
 use crate::runtime::networks::Networks;
+use crate::runtime::sockets::option;
 use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// Prefix of the names of links over UDP.
@@ -114,12 +115,7 @@ fn find(argument: &str) -> Option<Local> {
 /// An address of an interface that is up. Link-local addresses are excluded: they need an interface, for
 /// which an address has no room.
 fn local(one: &nix::ifaddrs::InterfaceAddress) -> Option<Local> {
-    let address = one.address.as_ref()?;
-    let v4 = address.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));
-    let v6 = address
-        .as_sockaddr_in6()
-        .map(|found| IpAddr::V6(found.ip()));
-    let ip = v4.or(v6)?;
+    let ip = option::address(one.address.as_ref()?)?.ip();
     let on_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     (one.flags.contains(InterfaceFlags::IFF_UP) && !on_link).then(|| Local {
         ip,

@@ -10,6 +10,8 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
 };
 
+use crate::runtime::sockets::option;
+
 /// Maximum errors read at a time, since anyone can send them.
 const ERRORS_MAX: usize = 16;
 
@@ -64,7 +66,7 @@ pub(crate) fn take(socket: &UdpSocket) -> Vec<Unreached> {
         let message =
             recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut into, Some(&mut room), flags);
         let Ok(message) = message else { break };
-        let Some(host) = message.address.as_ref().and_then(address) else {
+        let Some(host) = message.address.as_ref().and_then(option::address) else {
             continue;
         };
         for message in message.cmsgs().into_iter().flatten() {
@@ -77,16 +79,6 @@ pub(crate) fn take(socket: &UdpSocket) -> Vec<Unreached> {
         }
     }
     found
-}
-
-fn address(from: &SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = from
-        .as_sockaddr_in()
-        .map(|v4| SocketAddr::from((v4.ip(), v4.port())));
-    v4.or_else(|| {
-        let v6 = from.as_sockaddr_in6()?;
-        Some(SocketAddr::from((v6.ip(), v6.port())))
-    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Detecting the exit of other processes.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+
+use crate::runtime::sockets::option;
 
 /// Socket option: pidfd of the peer process (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -33,19 +35,9 @@ pub(crate) fn watch(socket: BorrowedFd<'_>, pid: i32) -> Watch {
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let mut pidfd: RawFd = -1;
-    let mut len = size_of::<RawFd>() as libc::socklen_t;
-    // SAFETY: the option writes one integer, and the buffer has room for it.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut pidfd).cast(),
-            &raw mut len,
-        )
-    };
-    Errno::result(result)?;
+    let mut pidfd = [0; size_of::<RawFd>()];
+    option::get(socket, SO_PEERPIDFD, &mut pidfd)?;
+    let pidfd = RawFd::from_ne_bytes(pidfd);
     // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }

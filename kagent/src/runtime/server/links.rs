@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::{Server, TURN_MAX};
 use crate::runtime::helpers::held::SharedFd;
 use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent};
-use crate::runtime::sockets::udp_address;
+use crate::runtime::sockets::option::udp_address;
 use crate::{AdoptLink, FrameOut, OpenLink};
 use crate::{HostAddress, Interface, LinkId};
 

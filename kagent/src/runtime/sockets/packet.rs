@@ -13,6 +13,7 @@ use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
 use vipl_sys::{clock, seqpacket};
 
 use crate::runtime::error::errno;
+use crate::runtime::sockets::option;
 
 /// Socket option (Linux 6.16): whether the other end may send descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -53,16 +54,7 @@ pub(crate) struct Descriptors {
 /// before 6.16 do not support it.
 pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allow: bool) {
     let allow = libc::c_int::from(allow);
-    // SAFETY: the option reads one integer.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            (&raw const allow).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
+    let _ = option::set(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, &allow);
 }
 
 /// Accepts the next pending connection.
