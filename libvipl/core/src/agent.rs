@@ -12,7 +12,6 @@
 //! This module does not know VIs. A caller that requests a connection passes a function that runs with the
 //! reply; the owner of a connection passes one that runs when the peer has disconnected or exited.
 
-mod pending_call;
 mod client;
 mod connections;
 pub(crate) mod device;
@@ -22,17 +21,18 @@ mod last_thread;
 mod launch;
 pub(crate) mod link;
 mod outbox;
+mod pending_call;
 mod reader;
 mod refusal;
 mod registration;
 mod started;
 mod ticket;
 
-pub(crate) use pending_call::PendingCall;
 pub(crate) use client::{Agent, GONE, Owner, Reply, Side, limit};
 pub(crate) use connections::Live;
 pub(crate) use keeper::{Agents, Unanswered};
 pub(crate) use launch::library_path;
+pub(crate) use pending_call::PendingCall;
 pub(crate) use refusal::{log_discriminator_taken, log_no_server, log_unanswered};
 pub(crate) use registration::NicRegistration;
 pub(crate) use ticket::Ticket;

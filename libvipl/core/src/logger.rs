@@ -127,7 +127,8 @@ pub(crate) fn has_warned_recently() -> bool {
 
 /// Whether this thread has logged a line of this level, or a more severe one, since its call began.
 pub(crate) fn has_logged(level: Level) -> bool {
-    LOGGED.try_with(Cell::get)
+    LOGGED
+        .try_with(Cell::get)
         .ok()
         .flatten()
         .is_some_and(|worst| worst <= level)

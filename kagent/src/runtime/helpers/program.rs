@@ -22,8 +22,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 use crate::runtime::sockets::option::udp_address;
+use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 
 /// Maximum size of a memory file. Plug-ins use a few hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;

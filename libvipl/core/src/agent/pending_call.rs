@@ -22,7 +22,12 @@ pub(crate) struct PendingCall {
 
 impl PendingCall {
     /// Sends it.
-    pub(crate) fn new<B>(agent: Arc<Agent>, op: Op, body: &B, deadline: Option<Instant>) -> PendingCall
+    pub(crate) fn new<B>(
+        agent: Arc<Agent>,
+        op: Op,
+        body: &B,
+        deadline: Option<Instant>,
+    ) -> PendingCall
     where
         B: IntoBytes + Immutable,
     {

@@ -10,7 +10,7 @@ use vipl_abi::*;
 
 use super::attempt::{begin, outcome};
 use super::convert::{check_discriminator, to_error, to_program};
-use crate::agent::{Agent, PendingCall, GONE, Reply, limit, log_discriminator_taken};
+use crate::agent::{Agent, GONE, PendingCall, Reply, limit, log_discriminator_taken};
 use crate::clock::{self, remaining_ms};
 use crate::connect::address::Address;
 use crate::error::Error;
@@ -91,7 +91,9 @@ impl Wait for Waiting {
                     Err(Error::Resource) if self.again && is_over(self.deadline) => {
                         return Some(Err(Error::Timeout));
                     }
-                    Err(Error::Resource) if self.again && !self.nic.registration.is_unreachable() => {
+                    Err(Error::Resource)
+                        if self.again && !self.nic.registration.is_unreachable() =>
+                    {
                         continue;
                     }
                     Err(error) => return Some(Err(error)),
