@@ -57,6 +57,9 @@ fn first_words(message: &str) -> Option<String> {
 fn said() -> BTreeMap<String, &'static str> {
     let mut found = BTreeMap::new();
     for text in sources() {
+        // The method may be in the line after its receiver.
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        let text = lines.join("\n").replace("\n.", ".");
         for (marker, level, skipped) in [
             ("log::warn!(", "warn", 1),
             ("log::error!(", "error", 1),
