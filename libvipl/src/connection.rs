@@ -18,7 +18,7 @@ unsafe fn address(address: *mut VIP_NET_ADDRESS) -> Result<Address, vipl_core::E
 }
 
 /// Stores the result of a waiting call, after checking the output.
-fn give_attributes(
+fn store_attributes(
     out: *mut VIP_VI_ATTRIBUTES,
     attributes: Result<VIP_VI_ATTRIBUTES, vipl_core::Error>,
 ) -> VIP_RETURN {
@@ -105,7 +105,7 @@ pub unsafe extern "C-unwind" fn VipConnectRequest(
     waiting(
         call!(VipConnectRequest, ViHandle LocalAddr RemoteAddr Timeout; RemoteViAttribs),
         move || begin().unwrap_or_else(|error| Begun::Over(Err(error))),
-        move |attributes| give_attributes(RemoteViAttribs, attributes),
+        move |attributes| store_attributes(RemoteViAttribs, attributes),
     )
 }
 
@@ -167,6 +167,6 @@ pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     waiting(
         call!(VipConnectPeerWait, ViHandle; RemoteViAttribs),
         move || begin().unwrap_or_else(|error| Begun::Over(Err(error))),
-        move |attributes| give_attributes(RemoteViAttribs, attributes),
+        move |attributes| store_attributes(RemoteViAttribs, attributes),
     )
 }

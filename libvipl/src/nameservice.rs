@@ -63,7 +63,7 @@ pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
             let host = unsafe { NetAddress::read_host(address) }?;
             let found = names::name_by_host(&nic, &host)?;
             // SAFETY: checked; `length` states the size of `name`.
-            unsafe { names::give_name(&found, name, length) }
+            unsafe { names::copy_name(&found, name, length) }
         },
     )
 }

@@ -101,7 +101,7 @@ impl Heap {
     }
 
     #[cold]
-    fn give_back(&self, memory: *mut u8, layout: Layout) {
+    fn free(&self, memory: *mut u8, layout: Layout) {
         let first = (memory.addr() - self.room.get().addr()) / PIECE;
         // Without the lock the pieces are leaked, in a child that was forked while it was held.
         let _ = self.locked(|taken| mark(taken, first, pieces(layout), false));
@@ -192,7 +192,7 @@ unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if self.holds(memory) {
-            self.give_back(memory, layout);
+            self.free(memory, layout);
         } else {
             // SAFETY: guaranteed by the caller; it is not part of the reserve.
             unsafe { System.dealloc(memory, layout) };

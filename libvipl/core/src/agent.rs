@@ -1,11 +1,11 @@
 //! The process's side of the Kernel Agent, which establishes connections.
 //!
 //! ```text
-//!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
+//!   keeper ─────┬──▶ registration ──┐     the current agent, and the state for the next one
 //!               ├──▶ connections ───┤
-//!               ├──▶ given ─────────┤
+//!               ├──▶ issued ────────┤
 //!               └──▶ reader ────────┤     the thread that reads an agent's messages
-//!   link, device, asked ────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
+//!   link, device, pending_call ─────┼──▶ client ──▶ launch     one agent: calls, replies, events
 //!                                   └──▶ ticket, refusal, outbox
 //! ```
 //!

@@ -150,7 +150,7 @@ pub fn name_by_host(nic: &Nic, address: &[u8]) -> Result<String, Error> {
 ///
 /// # Safety
 /// `length` is valid and states the size of `name`.
-pub unsafe fn give_name(
+pub unsafe fn copy_name(
     found: &str,
     name: *mut VIP_CHAR,
     length: *mut VIP_ULONG,

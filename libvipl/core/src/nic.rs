@@ -158,9 +158,9 @@ impl Nic {
     }
 
     /// Releases the number of a destroyed VI.
-    pub(crate) fn give_vi_number(&self, number: u32) {
+    pub(crate) fn release_vi_number(&self, number: u32) {
         let mut vis = self.vis.lock();
-        vis.give(number);
+        vis.release(number);
         self.vi_bound.store(vis.bound(), Ordering::SeqCst);
     }
 

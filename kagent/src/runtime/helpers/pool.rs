@@ -128,7 +128,7 @@ impl Helpers {
             reserved: 0,
             client: client.0,
         };
-        self.give(context, uid, job, Some(socket.as_raw_fd()))?;
+        self.send_job(context, uid, job, Some(socket.as_raw_fd()))?;
         if let Some(helper) = self.running.get_mut(&uid) {
             helper.receiving.insert(client);
         }
@@ -144,7 +144,7 @@ impl Helpers {
         };
         let mut given = 0;
         for fd in fds {
-            match self.give(context, uid, job(KEEP), Some(fd.as_raw_fd())) {
+            match self.send_job(context, uid, job(KEEP), Some(fd.as_raw_fd())) {
                 // The agent's copy is dropped here and is not the last one: the helper keeps its copy until
                 // the next job.
                 Ok(()) => given += 1,
@@ -159,11 +159,11 @@ impl Helpers {
         }
         if given > 0 {
             // If this fails, the helper was killed, which closed them.
-            let _ = self.give(context, uid, job(CLOSE), None);
+            let _ = self.send_job(context, uid, job(CLOSE), None);
         }
     }
 
-    fn give(
+    fn send_job(
         &mut self,
         context: &Context<'_>,
         uid: u32,

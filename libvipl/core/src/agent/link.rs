@@ -221,7 +221,11 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
 ///
 /// # Safety
 /// `out` points to as many bytes as its first word states.
-pub(crate) unsafe fn give(agents: &'static Agents, name: &str, out: *mut vipl_link) -> c_int {
+pub(crate) unsafe fn open_for_plugin(
+    agents: &'static Agents,
+    name: &str,
+    out: *mut vipl_link,
+) -> c_int {
     // SAFETY: guaranteed by the caller.
     let room = unsafe { (*out).size }.min(size_of::<vipl_link>());
     match open(agents, name) {

@@ -62,7 +62,7 @@ impl<V> Cq<V> {
             let Some(entry) = self.pop() else { break };
             match waiter {
                 Waiter::Thread { ticket, .. } => {
-                    self.waiters.give(ticket, entry);
+                    self.waiters.deliver(ticket, entry);
                     woken = true;
                 }
                 Waiter::Notify { handler, context } => notified.push(Job::Entry {

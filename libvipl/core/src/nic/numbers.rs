@@ -25,7 +25,7 @@ impl Numbers {
         Some(number)
     }
 
-    pub(crate) fn give(&mut self, number: u32) {
+    pub(crate) fn release(&mut self, number: u32) {
         self.in_use -= 1;
         self.free.push(Reverse(number));
     }
@@ -52,11 +52,11 @@ mod tests {
             [Some(0), Some(1), Some(2)]
         );
         assert_eq!(numbers.take(3), None);
-        numbers.give(2);
-        numbers.give(0);
+        numbers.release(2);
+        numbers.release(0);
         assert_eq!((numbers.in_use(), numbers.bound()), (1, 3));
         assert_eq!([numbers.take(3), numbers.take(3)], [Some(0), Some(2)]);
-        (0..3).for_each(|number| numbers.give(number));
+        (0..3).for_each(|number| numbers.release(number));
         assert_eq!((numbers.in_use(), numbers.bound()), (0, 0));
     }
 }

@@ -96,7 +96,7 @@ impl<H, T> Waiters<H, T> {
     }
 
     /// Stores a result for the thread with this ticket, which was removed.
-    pub(crate) fn give(&mut self, ticket: u64, what: T) {
+    pub(crate) fn deliver(&mut self, ticket: u64, what: T) {
         self.line().given.push((ticket, what));
     }
 
@@ -145,7 +145,7 @@ mod tests {
                 context: 7
             })
         ));
-        waiters.give(first, 'a');
+        waiters.deliver(first, 'a');
         assert_eq!(waiters.claim(last), None);
         assert_eq!(waiters.leave(last), None);
         assert!(waiters.is_empty());
@@ -155,7 +155,7 @@ mod tests {
         );
         let late = waiters.join();
         assert!(waiters.next().is_some());
-        waiters.give(late, 'b');
+        waiters.deliver(late, 'b');
         assert_eq!(waiters.leave(late), Some('b'), "at the last moment");
         assert!(waiters.join() > last, "tickets are not given twice");
     }

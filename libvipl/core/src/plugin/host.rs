@@ -128,7 +128,7 @@ unsafe extern "C" fn now() -> u64 {
 
 unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
     // SAFETY: a plug-in's text, and room of the size that it states.
-    unsafe { crate::agent::link::give(&process::get().agents, string(interface), out) }
+    unsafe { crate::agent::link::open_for_plugin(&process::get().agents, string(interface), out) }
 }
 
 unsafe extern "C" fn link_ask(interface: *const c_char) -> c_int {

@@ -6,7 +6,7 @@
 //! ```text
 //!   map ─▶ loader ─▶ folders        which files there are
 //!             └────▶ file           one file: checked, opened, initialised
-//!                      └─▶ loaded   what came of it
+//!                      └─▶ loaded   the result
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

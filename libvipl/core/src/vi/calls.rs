@@ -80,7 +80,7 @@ fn take_and_insert(
     let index = nic.take_vi_number();
     let created = match index {
         Some(index) => insert(nic, index, attributes, tag, send_cq, recv_cq)
-            .inspect_err(|_| nic.give_vi_number(index)),
+            .inspect_err(|_| nic.release_vi_number(index)),
         None => {
             log_failure!(
                 "vi",
@@ -213,7 +213,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let mut vi = VIS.remove(&process.vis, vi, handle);
     free_ring(&mut vi.abi.send);
     free_ring(&mut vi.abi.recv);
-    vi.nic.give_vi_number(index);
+    vi.nic.release_vi_number(index);
     vi.nic.memory.lock().ptags.release(vi.abi.ptag);
     let open = vi.send.waiters.requests() + vi.recv.waiters.requests();
     vi.nic.count_requests(-(open as i32));

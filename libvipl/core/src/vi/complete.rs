@@ -43,7 +43,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
         match waiter {
             Waiter::Thread { ticket, .. } => {
-                own.waiters.give(ticket, entry);
+                own.waiters.deliver(ticket, entry);
                 woken = true;
             }
             Waiter::Notify { handler, context } => notified.push(Job::Descriptor {
