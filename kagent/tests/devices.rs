@@ -1,4 +1,4 @@
-//! Device processes: started once, introduced to each process that asks, replaced when they have ended.
+//! Device processes: started once, introduced to each requesting process, replaced when they have exited.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 /// meanwhile holds the file open for writing.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// An agent that has a program `vipl-stub` beside it, which takes what it is sent and says nothing.
+/// An agent that has a program `vipl-stub` beside it, which reads its input and writes nothing.
 fn agent() -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("vipkad");
@@ -46,7 +46,7 @@ fn ask(client: &mut Client, name: &str) -> Reply {
     client.ask(Op::DEVICE_OPEN, &DeviceOpen { device })
 }
 
-/// Gives the device's process id.
+/// Returns the device's process id.
 fn open(client: &mut Client) -> (u32, Reply) {
     let reply = ask(client, "stub");
     assert_eq!((reply.op, reply.status), (Op::DEVICE_OPENED, Status::OK));
@@ -54,7 +54,7 @@ fn open(client: &mut Client) -> (u32, Reply) {
     (reply.body::<DeviceOpened>().pid, reply)
 }
 
-/// Waits until the other end of a socket has gone.
+/// Waits until the other end of a socket is closed.
 fn hangs_up(reply: &Reply) {
     let mut set = [PollFd::new(reply.fds[0].as_fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut set, PollTimeout::from(30_000u16)).unwrap(), 1);
@@ -74,14 +74,14 @@ fn one_device_serves_all_processes_of_a_user_and_ends_with_no_one_left_behind() 
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let agent = agent();
     let (mut one, mut two) = (agent.client(), agent.client());
-    // So that there is a helper already.
+    // So that a helper exists.
     one.open(b"A", &[memory(b"x").as_raw_fd()]);
     let fds = agent.open_fds();
     let (first, reply) = open(&mut one);
     assert_eq!(open(&mut two).0, first);
     kill(Pid::from_raw(first as i32), Signal::SIGKILL).unwrap();
     hangs_up(&reply);
-    // The agent has reaped it, and does not keep what belonged to it.
+    // The agent has reaped it, and keeps nothing of it.
     eventually(|| (!runs(first) && agent.open_fds() == fds).then_some(()));
     let (second, _) = open(&mut two);
     assert_ne!(second, first);

@@ -1,4 +1,4 @@
-//! The real `vipkad` on real interfaces: data sockets, and who gets them.
+//! The real `vipkad` on real interfaces: data sockets, and their permissions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,14 +15,14 @@ use nix::errno::Errno;
 use vipl_netns::{INTERFACE, Namespaces};
 use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 
-/// Two hosts, or the reason why there are none.
+/// Two hosts, or the reason why they cannot be made.
 fn hosts() -> Option<Namespaces> {
     Namespaces::pair()
         .map_err(|why| println!("SKIP network namespaces: {why}"))
         .ok()
 }
 
-/// An agent on a host; its socket is a path, which every namespace sees.
+/// An agent on a host; its socket is a path visible in every namespace.
 fn agent(hosts: &Namespaces, host: usize) -> Daemon {
     agent_with(hosts, host, &[])
 }
@@ -59,7 +59,7 @@ fn about_link(client: &mut Client, op: Op, name: &str) -> Reply {
     client.ask(op, &body)
 }
 
-/// Sends a frame from a data socket; the interface says where it goes.
+/// Sends a frame from a data socket; the interface determines the destination.
 fn send(socket: &impl AsRawFd, to: [u8; 6], from: [u8; 6], ethertype: u16, payload: &[u8]) {
     let frame = [&to[..], &from[..], &ethertype.to_be_bytes(), payload].concat();
     // SAFETY: the buffer is as large as stated.
@@ -67,7 +67,7 @@ fn send(socket: &impl AsRawFd, to: [u8; 6], from: [u8; 6], ethertype: u16, paylo
     assert_eq!(sent, frame.len() as isize, "{}", Errno::last());
 }
 
-/// The next frame, if one is there.
+/// The next frame, if any.
 fn received(socket: &impl AsRawFd) -> Option<Vec<u8>> {
     let mut frame = vec![0; 2000];
     // SAFETY: the buffer is as large as stated.
@@ -112,7 +112,7 @@ fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
         |endpoint: u16, mark: u8| [&[1, 2][..], &endpoint.to_be_bytes(), &[mark; 60]].concat();
     let own = opened[1].endpoint;
     let mine = frame(own, 1);
-    // For another one, of another type, to another host, from ourselves; the last one is right.
+    // For another endpoint, of another type, to another host, from this host; the last one is valid.
     send(near, to, from, ETHERTYPE, &frame(own.wrapping_add(77), 2));
     send(near, to, from, SETUP_ETHERTYPE, &frame(own, 3));
     send(near, to, from, 0x0800, &frame(own, 4));
@@ -179,8 +179,8 @@ fn a_process_can_neither_change_the_filter_nor_get_round_it() {
         set(libc::SO_LOCK_FILTER, (&raw const zero).cast(), 4),
         Err(Errno::EPERM)
     );
-    // Bound to all ethertypes of all interfaces it still gets nothing but its own.
-    // SAFETY: all zero is a valid address.
+    // Bound to all ethertypes of all interfaces, it still receives only its own frames. SAFETY: all zero is a
+    // valid address.
     let mut all: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     all.sll_family = libc::AF_PACKET as u16;
     all.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
@@ -225,7 +225,7 @@ fn setup_socket(agent: &Daemon) -> Option<String> {
     lines.find_map(|mut words| (words.nth(3)? == proto).then(|| words.nth(4).map(str::to_owned))?)
 }
 
-/// The kernel takes some 10 ms to close a packet socket, during which the agent serves no one.
+/// The kernel takes some 10 ms to close a packet socket, during which the agent serves no process.
 #[test]
 fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
     let Some(hosts) = hosts() else { return };
@@ -239,14 +239,14 @@ fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
         drop(client);
         let mut client = agent.client();
         assert_eq!(link(&mut client, INTERFACE).op, Op::LINK_OPENED);
-        // On a machine that is very busy it may have been closed in the meantime, as it should.
+        // On a very busy machine it may have been closed in the meantime, which is correct.
         if left.elapsed().as_millis() < 500 {
             assert_eq!(setup_socket(&agent).as_ref(), Some(&before));
             compared += 1;
         }
     }
     assert!(compared > 0, "this machine is too slow for this test");
-    // When no one needs the interface it is free after a while.
+    // An unused interface is free after a while.
     eventually(|| setup_socket(&agent).is_none().then_some(()));
 }
 
@@ -265,14 +265,14 @@ fn no_interface_no_ethernet_and_one_agent_for_each() {
     assert_eq!(link(&mut other, INTERFACE).status, Status::BUSY);
     let elsewhere = agent(&hosts, 1);
     assert_eq!(link(&mut elsewhere.client(), INTERFACE).op, Op::LINK_OPENED);
-    // When the last process with a data socket there has gone, the interface is free.
+    // When the last process with a data socket there has exited, the interface is free.
     drop(client);
     eventually(|| (link(&mut other, INTERFACE).op == Op::LINK_OPENED).then_some(()));
 }
 
-/// What an agent that root has started for all says to a process of this user and group.
+/// The answer of root's agent for all users to a process of this user and group.
 fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
-    // The identity of a thread, not of the process: the raw calls change no more.
+    // The identity of a thread, not of the process: the raw calls change only that.
     let ask = || {
         // SAFETY: plain system calls; the list is as long as stated.
         let changed = unsafe {
@@ -329,12 +329,12 @@ fn with_system_members_of_the_group_get_data_sockets_and_others_do_not() {
     assert_eq!(asked_by(&daemon, 60_001, 60_002), Status::NOT_PERMITTED);
     assert_eq!(asked_by(&daemon, 0, 60_002), Status::OK);
     drop(daemon);
-    // A group that does not exist admits no one.
+    // A missing group permits no process.
     let daemon = with(&["--system", "--link-group", "no-such-group"]);
     assert_eq!(asked_by(&daemon, 60_001, member), Status::NOT_PERMITTED);
 }
 
-/// A NIC on the link; gives its name and its endpoint.
+/// A NIC on the link; returns its identifier and its endpoint.
 fn open_on(client: &mut Client) -> (u64, u16) {
     let opened: LinkOpened = link(client, INTERFACE).body();
     let mut body = NicOpen {
@@ -354,7 +354,7 @@ fn confirm(client: &mut Client, connection: u64) -> u64 {
     client.call(Op::CONFIRM, &ConnectionRef { connection }, &[])
 }
 
-/// Connects a server and a client by way of their agents; gives what both were reported.
+/// Connects a server and a client through their agents; returns the reports of both.
 fn pair(
     hosts: &Namespaces,
     server: (&mut Client, u64),
@@ -410,13 +410,13 @@ fn two_agents_connect_processes_of_two_hosts() {
     let [at_server, _] = pair(&hosts, (&mut server, near.0), (&mut client, far.0));
     drop(client);
     server.expect_gone(at_server.connection, 0);
-    // No one waits; no one is there.
+    // No server waits; no host answers.
     let mut client = agents[1].client();
     let far = open_on(&mut client).0;
     let request = client.request(far, &hosts.address(0), b"no one", 0);
     assert_eq!(client.reply(request).status, Status::NO_MATCH);
     assert_eq!(client.neighbours(far), 2);
-    // An agent whose last process has gone leaves, and its interface is free.
+    // An agent whose last process has exited exits, and its interface is free.
     drop((server, client));
     for agent in &mut agents {
         assert!(agent.wait().success());
@@ -432,7 +432,7 @@ fn an_interface_that_is_down_is_not_reachable() {
     hosts.set_up(1, false);
     let request = client.request(nic, &hosts.address(0), b"d", 0);
     assert_eq!(client.reply(request).status, Status::NOT_REACHABLE);
-    // And up again: no one is there, and the request waits until it is cancelled.
+    // And up again: no host answers, and the request waits until it is cancelled.
     hosts.set_up(1, true);
     let request = client.request(nic, &hosts.address(0), b"d", 0);
     assert_eq!(client.neighbours(nic), 1);
@@ -441,7 +441,7 @@ fn an_interface_that_is_down_is_not_reachable() {
     client.reply(cancel);
 }
 
-/// Takes part in so many connections: accepts what comes, confirms what is connected. Gives the keys.
+/// Takes part in this number of connections: accepts requests, confirms connections. Returns the keys.
 fn take_part(client: &mut Client, connections: usize) -> BTreeSet<u64> {
     let (mut keys, mut confirms) = (BTreeSet::new(), BTreeSet::new());
     let mut confirmed = 0;
@@ -475,7 +475,7 @@ fn take_part(client: &mut Client, connections: usize) -> BTreeSet<u64> {
     keys
 }
 
-/// Two clients on two hosts and one server, everything at once, on a switch.
+/// Two clients on two hosts and one server, concurrently, on a switch.
 #[test]
 fn many_connections_at_once() {
     let hosts = match Namespaces::bridge(3) {

@@ -1,5 +1,5 @@
 //! One agent of root's, two users: whatever one of them sends, holds or traces, the other is served, and
-//! nothing of root's reaches either. Only root can run these tests.
+//! neither obtains anything of root. Only root can run these tests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use users::*;
 
-/// Gives the process id of the user's device.
+/// Returns the process id of the user's device.
 fn open_device(client: &mut Client) -> (u32, Reply) {
     let mut device = [0; DEVICE_BYTES];
     device[..4].copy_from_slice(b"stub");
@@ -30,7 +30,7 @@ fn open_device(client: &mut Client) -> (u32, Reply) {
     (reply.body::<DeviceOpened>().pid, reply)
 }
 
-/// Waits until the agent's child has become its program.
+/// Waits until the agent's child has executed its program.
 fn executed(pid: u32, name: &str) {
     let comm = format!("/proc/{pid}/comm");
     eventually(|| (fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
@@ -58,7 +58,7 @@ fn a_users_device_has_nothing_of_roots() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
-    // A service with a file open, variables, and the privilege to survive when memory runs out.
+    // A service with an open file, variables, and protection from the OOM killer.
     let prelude = "export SECRET=1; echo x > secret; exec 7< secret; ulimit -n 4096; \
                    { echo -500 > /proc/self/oom_score_adj; } 2>/dev/null || :; trap '' USR1";
     let agent = service(prelude, &[]);
@@ -70,7 +70,7 @@ fn a_users_device_has_nothing_of_roots() {
         !ours.iter().any(|file| file.ends_with("/secret")),
         "{ours:?}"
     );
-    // The dynamic loader may not be done yet.
+    // The dynamic loader may not have finished yet.
     let files = eventually(|| {
         let files = open_files(pid);
         (!files.iter().any(|file| file.contains(".so"))).then_some(files)
@@ -83,7 +83,7 @@ fn a_users_device_has_nothing_of_roots() {
     let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     for line in environment.split_terminator('\0') {
         let name = line.split('=').next().unwrap();
-        // What a shell sets by itself.
+        // Variables set by a shell itself.
         assert!(["PWD", "OLDPWD", "SHLVL", "_"].contains(&name), "{line}");
     }
     let all_ids = vec![MALLORY.to_string(); 4].join("\t");
@@ -116,7 +116,7 @@ fn a_users_device_has_nothing_of_roots() {
     assert_eq!(session, pid.to_string(), "a session of its own");
 }
 
-/// The limits of the process that asks, where they are lower than the service's.
+/// The limits of the requesting process, if lower than those of the service.
 #[test]
 fn a_device_has_the_limits_of_the_process_that_asks() {
     let Some(_alone) = alone_as_root() else {
@@ -193,7 +193,7 @@ fn a_traced_device_that_is_killed_stops_no_one() {
                 // SAFETY: as above.
                 unsafe { libc::kill(traced as i32, libc::SIGKILL) };
                 reported.send(seized).unwrap();
-                // Does not wait for what it traces, until this test is over.
+                // Does not wait for the traced process until this test is over.
                 let _ = over.recv();
             });
         });
@@ -202,11 +202,11 @@ fn a_traced_device_that_is_killed_stops_no_one() {
         }
         eventually(|| status(traced, "State").starts_with('Z').then_some(()));
         bystander_is_served(&agent);
-        // The user himself gets another device meanwhile.
+        // The user gets another device meanwhile.
         let (second, _reply) = open_device(&mut mallory);
         assert_ne!(second, traced);
         bystander_is_served(&agent);
-        // Nor does the agent wait for it when it leaves.
+        // The agent does not wait for it when it exits either.
         agent.signal(Signal::SIGTERM);
         assert!(agent.wait().success());
         drop(let_go);
@@ -260,8 +260,8 @@ fn an_agent_of_a_set_user_id_program_refuses_to_serve() {
     }
 }
 
-/// A descriptor that takes an hour to be closed by the last one who has it: unsent data that no one takes, and a
-/// promise to wait for that. The other end comes with it.
+/// A descriptor whose last close takes an hour: unsent data that is never received, and SO_LINGER. Returned
+/// with the other end.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -272,7 +272,7 @@ fn lingering() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
-/// Whether to close a socket waits until its data has been taken.
+/// Whether closing a socket waits until its data was received.
 fn patient(socket: &TcpStream, patient: bool) {
     let linger = libc::linger {
         l_onoff: i32::from(patient),
@@ -287,7 +287,7 @@ fn what_takes_long_to_close_delays_no_one() {
         return;
     };
     let mut agent = service(":", &[]);
-    // Sent while the agent is stopped, so that its end of the descriptor is the last one.
+    // Sent while the agent is stopped, so that its descriptor is the last one.
     let send = |client: &mut Client, how: &str| {
         let (socket, other) = lingering();
         let fd = socket.as_raw_fd();
@@ -318,13 +318,13 @@ fn what_takes_long_to_close_delays_no_one() {
         "with nothing",
     ];
     for (i, how) in ways.into_iter().enumerate() {
-        // Another one each time: his helper hangs, and he waits for it.
+        // A new process each time: the user's helper hangs, and the process waits for it.
         let mut mallory = client(&agent, MALLORY - 10 - i as u32);
         others.push(send(&mut mallory, how));
         let refused = mallory.next().expect("an answer");
         assert_eq!((refused.op, refused.status), (Op::DONE, Status::INVALID));
         bystander_is_served(&agent);
-        // And at the end of his process.
+        // And at the exit of the process.
         drop(mallory);
         bystander_is_served(&agent);
     }
@@ -340,7 +340,7 @@ fn what_is_left_unread_at_death_delays_no_one() {
     let mut agent = service(":", &[]);
     let mut others = Vec::new();
     for empty_packets in [0, 1, 3] {
-        // The agent finds all of it at once: one who is greeted, one who waits at the door.
+        // The agent finds all at once: a greeted process, and one in the backlog.
         let mallory = client(&agent, MALLORY);
         agent.signal(Signal::SIGSTOP);
         let knocking = as_user(MALLORY, || Client::connect(&agent.socket)).unwrap();
@@ -352,7 +352,8 @@ fn what_is_left_unread_at_death_delays_no_one() {
                 let (socket, other) = lingering();
                 match client.raw(&[7; 9], &[socket.as_raw_fd()]) {
                     Ok(()) => {}
-                    // Linux 6.16 lets no one send descriptors before he is let in. Then it is ours to close.
+                    // Linux 6.16 forbids sending descriptors before the socket was accepted. Then this test
+                    // must close it.
                     Err(Errno::EPERM) => patient(&socket, false),
                     Err(cause) => panic!("{cause}"),
                 }
@@ -362,7 +363,7 @@ fn what_is_left_unread_at_death_delays_no_one() {
         agent.signal(Signal::SIGCONT);
         bystander_is_served(&agent);
     }
-    // Again, and the agent leaves without having looked.
+    // Again, and the agent exits without having read.
     let mallory = client(&agent, MALLORY);
     agent.signal(Signal::SIGSTOP);
     let (socket, _other) = lingering();
@@ -386,7 +387,7 @@ fn a_user_whose_helper_hangs_is_served_again() {
     drop(socket);
     agent.signal(Signal::SIGCONT);
     assert_eq!(mallory.reply(call).status, Status::INVALID);
-    // Another process of his waits until the agent loses its patience, and is then dropped.
+    // Another process of the user waits until the agent kills the helper, and is then dropped.
     let mut waits = client(&agent, MALLORY);
     let memory = memory(b"x");
     waits.call_open(b"B", &[memory.as_raw_fd()]);
@@ -402,7 +403,7 @@ fn no_one_can_take_a_users_place() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
-    // A user whom no other test has, so that there is nothing yet.
+    // A user without files of other tests.
     let user = BYSTANDER - 1;
     let squatted = [format!("/tmp/vipl-{user}"), format!("/tmp/vipl-{user}.1")];
     let own = format!("/tmp/vipl-{user}.2");
@@ -413,7 +414,7 @@ fn no_one_can_take_a_users_place() {
         }
     };
     clean();
-    // Another user has the name; a link to a folder that is the user's own is no better.
+    // Another user owns the name; a link to a folder of the user is refused as well.
     as_user(MALLORY, || {
         fs::create_dir(&squatted[0]).unwrap();
         std::os::unix::fs::symlink("/nowhere", &squatted[1]).unwrap();
@@ -426,14 +427,14 @@ fn no_one_can_take_a_users_place() {
     assert_eq!(socket.parent().unwrap().to_str(), Some(own.as_str()));
     let mut one = as_user(user, || Client::connect(&socket)).unwrap();
     assert_eq!(one.hello().agent_pid, agent.id());
-    // When its place is taken away, the agent leaves, so that there are not two.
+    // If its folder is removed, the agent exits, so that there are not two.
     fs::remove_dir_all(&own).unwrap();
     assert!(one.next().is_none());
     assert!(live::wait(&mut agent).success());
     clean();
 }
 
-/// Another user has taken all names in `/tmp`: what is the user's own is left.
+/// Another user owns all names in `/tmp`: the user's own folders remain.
 #[test]
 fn a_user_whose_places_are_all_taken_has_its_own_folders() {
     let Some(_alone) = alone_as_root() else {
@@ -463,7 +464,7 @@ fn a_user_whose_places_are_all_taken_has_its_own_folders() {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
     }
     let roots = tempfile::tempdir().unwrap();
-    // `su` keeps the variable of the user before.
+    // `su` keeps the variable of the previous user.
     for (variable, expected) in [
         (roots.path(), home.path()),
         (runtime.path(), runtime.path()),

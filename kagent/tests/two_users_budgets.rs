@@ -1,5 +1,5 @@
-//! One agent of root's, two users: whatever one of them takes, there is something left for the other. Only
-//! root can run these tests.
+//! One agent of root's, two users: whatever one of them takes, the other has a share left. Only root can run
+//! these tests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use live::*;
 use users::*;
 use vipl_netns::{INTERFACE, Namespaces};
 
-/// A process of a user, or why the agent does not take it.
+/// A process of a user, or the agent's reason to refuse it.
 fn try_client(agent: &Daemon, user: u32) -> Result<Client, Detail> {
     let socket = agent.socket.clone();
     let mut client = as_user(user, || Client::connect(&socket)).unwrap();
@@ -63,7 +63,7 @@ fn one_user_leaves_descriptors_for_others() {
     assert_eq!(refused.limit, (800 - 64) / 2);
     assert!(agent.open_fds() < 500, "{}", agent.open_fds());
     bystander_is_served(&agent);
-    // More processes are reported why they are not taken.
+    // Further processes receive the reason why they are refused.
     let mut more = Vec::new();
     let refused = loop {
         match try_client(&agent, MALLORY) {
@@ -73,7 +73,7 @@ fn one_user_leaves_descriptors_for_others() {
     };
     assert_eq!(refused.budget(), Some(Budget::Descriptors));
     bystander_is_served(&agent);
-    // All of it comes back.
+    // All of it is released.
     drop((taken, more));
     eventually(|| (agent.open_fds() < 40).then_some(()));
     drop(client(&agent, MALLORY));
@@ -110,7 +110,7 @@ fn service_on_a_link() -> Option<(Namespaces, Daemon, libc::gid_t)> {
     Some((hosts, agent, group.gid.as_raw()))
 }
 
-/// A process of a user in a group, with a NIC on the interface; gives its name.
+/// A process of a user in a group, with a NIC on the interface; returns its identifier.
 fn on_the_link(agent: &Daemon, user: u32, group: libc::gid_t) -> (Client, u64) {
     let socket = agent.socket.clone();
     let of_user = || as_user_in(user, group, || Client::connect(&socket)).unwrap();
@@ -155,7 +155,7 @@ fn one_user_does_not_get_the_remote_clients_of_another() {
         (detail.reason, detail.user),
         (Reason::NAME_TAKEN, BYSTANDER)
     );
-    // When the server's process has gone, any process may follow.
+    // When the server's process has exited, any process may take the name.
     drop(server);
     eventually(|| {
         let local = Point::new(b"", b"d").unwrap();
@@ -170,7 +170,8 @@ fn one_user_does_not_get_the_remote_clients_of_another() {
     });
 }
 
-/// Processes that call and hang up at once are read within their user's share of each pass, too, and others in between.
+/// Processes that send calls and hang up at once are also read within their user's share of each pass, and
+/// others in between.
 #[test]
 fn calls_of_those_who_have_hung_up_do_not_go_first() {
     const CROWD: usize = 100;
@@ -212,7 +213,7 @@ fn calls_of_those_who_have_hung_up_do_not_go_first() {
     });
     println!("{before} calls of {} came first", CROWD * CALLS);
     assert!(before < CROWD * CALLS / 10, "{before} calls came first");
-    // They count all the same.
+    // They are counted nevertheless.
     eventually(|| {
         let log = std::fs::read_to_string(&log).unwrap();
         let calls = log

@@ -18,10 +18,10 @@ use live::*;
 use nix::sys::signal::Signal;
 use vipl_netns::{INTERFACE, Namespaces};
 
-/// The usual port of an agent.
+/// The well-known port of an agent.
 const PORT: u16 = 34_998;
 
-/// Two hosts, or the reason why there are none.
+/// Two hosts, or the reason why they cannot be made.
 fn hosts() -> Option<Namespaces> {
     Namespaces::pair()
         .map_err(|why| println!("SKIP network namespaces: {why}"))
@@ -63,7 +63,7 @@ fn about(client: &mut Client, op: Op, name: &str) -> Reply {
     client.ask(op, &body)
 }
 
-/// A NIC on a link, and what the agent said about the link.
+/// A NIC on a link, and the agent's description of the link.
 fn open(client: &mut Client, argument: &str) -> (u64, LinkOpened) {
     let reply = link(client, argument);
     assert_eq!(reply.op, Op::LINK_OPENED, "{argument}: {reply:?}");
@@ -155,8 +155,8 @@ fn every_agent_of_a_host_has_a_port() {
     assert_eq!(port(3), Err(Status::BUSY), "it wants this one or none");
 }
 
-/// A process of one agent connects to one of another; both sides confirm, and one ends it. Gives the secret that both
-/// sides got for their data, if they got one.
+/// A process of one agent connects to one of another; both sides confirm, and one disconnects. Returns the
+/// secret of both sides for their data, if any.
 fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) -> Option<[u8; 32]> {
     let (mut client, mut server) = (from.0.client(), to.0.client());
     let (near, _) = open(&mut client, from.1);
@@ -250,7 +250,7 @@ fn only_agents_with_the_same_secret_connect() {
     assert_eq!(process.next().unwrap().op, Op::INCOMING);
 }
 
-/// Who wants a secret does not get a link without one.
+/// A process that requires a secret gets no link without one.
 #[test]
 fn an_agent_without_a_secret_serves_no_one_who_has_one() {
     let Some(hosts) = hosts() else { return };
@@ -275,7 +275,7 @@ fn a_secret_that_is_not_one_opens_nothing() {
     }
 }
 
-/// Frames without cookies, as many as a host can send: nothing is kept of them, and others connect.
+/// A flood of frames without cookies: no state is kept for them, and others connect.
 #[test]
 fn a_flood_of_forged_calls_keeps_no_one_out() {
     let Some(hosts) = hosts() else { return };
@@ -309,7 +309,7 @@ fn a_flood_of_forged_calls_keeps_no_one_out() {
     });
 }
 
-/// Ends the flood, also when the test fails.
+/// Ends the flood, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -318,10 +318,10 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// An agent of a user on host 0, and what it says.
+/// An agent of a user on host 0, and its log.
 fn agent_of(hosts: &Namespaces, user: u32, options: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
-    // The build may be in a folder that is closed to others.
+    // The build may be in a folder that other users cannot read.
     let program = folder.path().join("vipkad");
     std::fs::copy(env!("CARGO_BIN_EXE_vipkad"), &program).unwrap();
     std::os::unix::fs::chown(folder.path(), Some(user), Some(user)).unwrap();
@@ -354,7 +354,7 @@ fn log_of(agent: &Daemon) -> String {
     std::fs::read_to_string(agent.folder.path().join("log")).unwrap_or_default()
 }
 
-/// A server of an agent, which waits. The agent's address.
+/// A waiting server of an agent. Returns the agent's address.
 fn server(agent: &Daemon, argument: &str) -> (Client, SocketAddr) {
     let mut process = agent.client();
     let (nic, opened) = open(&mut process, argument);
@@ -372,7 +372,7 @@ fn socket_of(opened: &LinkOpened) -> SocketAddr {
     }
 }
 
-/// What a call gets, within two seconds.
+/// The result of a call, within two seconds.
 fn called(agent: &Daemon, argument: &str, there: SocketAddr) -> Reply {
     called_within(2000, agent, argument, there)
 }
@@ -394,7 +394,7 @@ fn called_within(timeout_ms: u64, agent: &Daemon, argument: &str, there: SocketA
     client.ask(Op::REQUEST, &body)
 }
 
-/// No one has called a server: it is the right one who gets the wait.
+/// No call has reached a server: the next one is the expected one.
 fn no_one_has_called(server: &mut Client, agent: &Daemon, argument: &str, there: SocketAddr) {
     assert!(server.is_quiet());
     let mut right = agent.client();
@@ -407,7 +407,7 @@ fn no_one_has_called(server: &mut Client, agent: &Daemon, argument: &str, there:
 const ALICE: u32 = 65_528;
 const MALLORY: u32 = 65_529;
 
-/// Every way from one user of a host to another one's server, or server to client, without a secret.
+/// All combinations of users of one host as client and server, without a secret.
 #[test]
 fn users_of_one_host_are_strangers() {
     let Some(hosts) = hosts() else { return };
@@ -417,12 +417,12 @@ fn users_of_one_host_are_strangers() {
     let six = hosts.ipv6(0).to_string();
     for argument in ["", "127.0.0.1", &six] {
         let (mut waits, there) = server(&alice, argument);
-        // Mallory's agent says at once whose it is; he may have changed his agent.
+        // The refusal names Mallory at once.
         let refused = called(&mallory, argument, there);
         assert_eq!(refused.status, Status::NOT_REACHABLE);
         let detail: Detail = refused.body();
         assert_eq!((detail.reason, detail.user), (Reason::OTHER_AGENT, ALICE));
-        // Any address of the host, any socket: there is no answer, not even a cookie.
+        // From any address and socket of the host: no answer, not even a cookie.
         let first = Datagram {
             number: 1,
             cookie: 0,
@@ -439,13 +439,13 @@ fn users_of_one_host_are_strangers() {
         for ip in ips.iter().filter(same_family) {
             let socket = mallory.inside(|| UdpSocket::bind((*ip, 0)).unwrap());
             socket.send_to(&first.emit(false), there).unwrap();
-            // The agent has read it when it has answered a process.
+            // Once the agent has answered a process, it has read the datagram.
             alice.client();
             socket.set_nonblocking(true).unwrap();
             let nothing = socket.recv(&mut [0; 999]).unwrap_err();
             assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "{ip}");
         }
-        // Nor does Alice's call get to a server of Mallory's, nor to root's.
+        // Alice's call reaches neither a server of Mallory nor one of root.
         for other in [&mallory, &roots] {
             let (_waits, there) = server(other, argument);
             let refused = called(&alice, argument, there);
@@ -466,7 +466,7 @@ fn users_of_one_host_are_strangers() {
     connects((&second, "127.0.0.1"), (&alice, "127.0.0.1"));
 }
 
-/// The agent of all users does not lend its name to one of them.
+/// The agent of all users does not call for one of them under its own name.
 #[test]
 fn the_agent_of_all_users_calls_no_one_on_its_host_for_another_user() {
     let Some(hosts) = hosts() else { return };
@@ -483,14 +483,14 @@ fn the_agent_of_all_users_calls_no_one_on_its_host_for_another_user() {
         client.reply(call)
     };
     assert_eq!(of_mallory("", there).status, Status::NOT_REACHABLE);
-    // Its own other address is no other host either.
+    // Another address of its own host is not a remote host either.
     let (_held, own) = server(&all, "127.0.0.1");
     assert_eq!(of_mallory("", own).status, Status::NOT_REACHABLE);
     no_one_has_called(&mut waits, &roots, "", there);
     connects((&all, ""), (&roots, ""));
 }
 
-/// Runs something as another user; credentials belong to threads.
+/// Runs a function as another user; credentials belong to threads.
 fn as_user<T: Send>(user: u32, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -503,7 +503,7 @@ fn as_user<T: Send>(user: u32, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Hosts outside of the subnets of this one do not call; those that were called answer.
+/// Hosts outside the subnets of this one cannot call; those that were called can answer.
 #[test]
 fn hosts_of_other_networks_call_where_they_are_let_in() {
     let made = Namespaces::routed().map_err(|why| println!("SKIP network namespaces: {why}"));
@@ -513,13 +513,13 @@ fn hosts_of_other_networks_call_where_they_are_let_in() {
     let open_one = agent(&hosts, 1, &["--udp-from", "10.76.0.0/24"]);
     assert_eq!(called(&open_one, "", there).status, Status::TIMEOUT);
     no_one_has_called(&mut waits, &closed, "", there);
-    // The other way, the call is answered.
+    // In the other direction, the call is answered.
     connects((&closed, ""), (&open_one, ""));
     let any = agent(&hosts, 0, &["--udp-from", "any", "--udp-port", "4711"]);
     connects((&open_one, ""), (&any, ""));
 }
 
-/// A process without the agent's network gets none of it.
+/// A process outside the agent's network namespace gets no access to it.
 #[test]
 fn a_process_of_another_network_namespace_gets_no_socket() {
     let Some(hosts) = hosts() else { return };
@@ -536,7 +536,7 @@ fn a_process_of_another_network_namespace_gets_no_socket() {
     assert_eq!(link(&mut agent.client(), "").op, Op::LINK_OPENED);
 }
 
-/// The agent of all users has the usual port, or says who has it.
+/// The agent of all users binds the well-known port, or reports its holder.
 #[test]
 fn a_squatter_is_named() {
     let Some(hosts) = hosts() else { return };
@@ -576,7 +576,8 @@ fn a_squatter_is_named() {
     assert_eq!(socket_of(&opened).port(), PORT);
 }
 
-/// A call that has no answer in time says what was seen: no way, nothing at the port, silence, an agent without a server.
+/// A call without an answer in time reports the cause: no route, nothing at the port, silence, an agent
+/// without a server.
 #[test]
 fn a_call_without_an_answer_is_explained() {
     let Some(hosts) = hosts() else { return };
@@ -589,7 +590,7 @@ fn a_call_without_an_answer_is_explained() {
     assert_eq!(why(1000, there), (Status::TIMEOUT, Reason::NO_AGENT));
     let elsewhere = SocketAddr::new([192, 0, 2, 1].into(), PORT);
     assert_eq!(why(1000, elsewhere), (Status::TIMEOUT, Reason::NO_ROUTE));
-    // The kernel asks for the Ethernet address of a host that is not there for three seconds.
+    // The kernel searches the Ethernet address of an absent host for three seconds.
     let unused = SocketAddr::new([10, 76, 0, 9].into(), PORT);
     assert_eq!(why(6000, unused), (Status::TIMEOUT, Reason::NO_ROUTE));
     let there = agent(&hosts, 1, &[]);
@@ -603,7 +604,7 @@ fn a_call_without_an_answer_is_explained() {
     assert_eq!(silent, (Status::TIMEOUT, Reason::SILENT));
 }
 
-/// What a process of an agent that has gone says to the next one about its data socket.
+/// Hands a data socket of an agent that has exited over to the next one.
 fn adopt(client: &mut Client, opened: &LinkOpened, fds: &[RawFd]) -> Reply {
     let body = LinkAdopt {
         endpoint: opened.endpoint,
@@ -626,7 +627,7 @@ fn the_next_agent_takes_over_the_data_sockets_of_the_last_one() {
     drop(first);
     let second = agent(&hosts, 0, &[]);
     let mut process = second.client();
-    // What is not as the process says.
+    // Sockets that do not match the claim of the process.
     let another = second.inside(|| UdpSocket::bind((hosts.ipv4(0), 0)).unwrap());
     let wrong_port = LinkOpened {
         endpoint: opened.endpoint ^ 1,
@@ -644,7 +645,7 @@ fn the_next_agent_takes_over_the_data_sockets_of_the_last_one() {
         let refused = adopt(&mut process, claim, fds);
         assert_eq!((refused.op, refused.status), (Op::DONE, Status::INVALID));
     }
-    // And what is.
+    // And one that does.
     let taken = adopt(&mut process, &opened, &fds);
     assert_eq!(taken.op, Op::LINK_OPENED, "{taken:?}");
     let taken: LinkOpened = taken.body();
@@ -665,7 +666,7 @@ fn the_next_agent_takes_over_the_data_sockets_of_the_last_one() {
     body.provider[..2].copy_from_slice(b"ip");
     let nic = process.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
     let wait = process.wait(nic, b"here");
-    // Another host reaches it at the address that it has known.
+    // Another host reaches it at the known address.
     let other = agent(&hosts, 1, &[]);
     let mut client = other.client();
     let (near, _) = open(&mut client, "");
@@ -687,7 +688,7 @@ fn an_agent_with_another_port_does_not_take_over() {
     let second = agent(&hosts, 0, &["--udp-port", "4711"]);
     let refused = adopt(&mut second.client(), &opened, &[socket.as_raw_fd()]);
     assert_eq!(refused.status, Status::BUSY);
-    // The first one is still there, with its port.
+    // The first one still exists, with its port.
     let third = agent(&hosts, 0, &[]);
     let refused = adopt(&mut third.client(), &opened, &[socket.as_raw_fd()]);
     assert_eq!(refused.status, Status::BUSY);

@@ -1,4 +1,4 @@
-//! The real `vipkad` with real clients: sockets, descriptors, coming and going.
+//! The real `vipkad` with real clients: sockets, descriptors, starting and exiting.
 
 #![allow(clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ fn both_sides_map_one_segment_and_get_each_others_descriptors() {
     let b = client.open(b"hostB", &[]);
     assert_eq!(daemon.open_fds(), before + 1);
     let wait = server.wait(a, b"d");
-    // With a grace: no one says which of two sockets the agent looks at first.
+    // With a grace period, since the agent may read either socket first.
     let request = client.request(b, b"hostA", b"d", 30_000);
     let at_server = server.accept(wait);
     let at_client = client.reply(request);
@@ -81,9 +81,9 @@ fn both_sides_map_one_segment_and_get_each_others_descriptors() {
     let mut bell = [0; 9];
     at_client.fds[1].read_exact_at(&mut bell, 0).unwrap();
     assert_eq!(&bell, b"bell page");
-    // One more answer, and what came before it is over and done with.
+    // After one more answer, all earlier messages have been processed.
     server.neighbours(a);
-    // The agent keeps the NIC's descriptor as long as the NIC, and the segment not at all.
+    // The agent keeps the NIC's descriptor as long as the NIC, and does not keep the segment.
     assert_eq!(daemon.open_fds(), before + 1);
     assert_eq!(
         server.ask(Op::NIC_CLOSE, &NicClose { nic: a }).status,
@@ -103,7 +103,7 @@ fn agent_leaves_when_idle_and_only_then() {
     drop(client);
     assert!(daemon.wait().success());
     assert!(!daemon.socket.exists());
-    // An agent that no one ever visits leaves as well.
+    // An agent without any client exits as well.
     let mut lonely = vipkad(&daemon.socket, &["--idle-ms", "10"])
         .spawn()
         .unwrap();
@@ -112,7 +112,7 @@ fn agent_leaves_when_idle_and_only_then() {
 
 #[test]
 fn no_one_is_lost_between_two_agents() {
-    // Agents leave all the time; a process that was accepted is served or sees it closed.
+    // Agents exit all the time; an accepted process is served or sees its socket closed.
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("agent");
     let (mut served, mut agents) = (0, Vec::new());
@@ -166,7 +166,7 @@ fn a_dead_agents_socket_is_taken_over() {
     assert!(daemon.socket.exists());
     daemon.child = vipkad(&daemon.socket, &[]).spawn().unwrap();
     daemon.client();
-    // But a file that is no socket is the work of a user.
+    // But a file that is not a socket was made by a user.
     let other = daemon.folder.path().join("file");
     std::fs::write(&other, "precious").unwrap();
     let refused = vipkad(&other, &[]).stderr(Stdio::null()).status().unwrap();
@@ -183,7 +183,7 @@ fn garbage_harms_no_one_and_leaks_nothing() {
     let file = tempfile::tempfile().unwrap();
     eventually(|| (daemon.open_fds() > 0).then_some(()));
     bad.hello();
-    // So that there is a helper already.
+    // So that a helper exists.
     bad.open(b"first", &[memory(b"x").as_raw_fd()]);
     let before = daemon.open_fds();
     let mut noise = 12345u32;
@@ -199,7 +199,7 @@ fn garbage_harms_no_one_and_leaks_nothing() {
         let reply = bad.next().unwrap();
         assert_eq!((reply.op, reply.status), (Op::DONE, Status::INVALID));
     }
-    // A good call with too many descriptors is a bad one.
+    // A valid call with too many descriptors is refused.
     let four = [file.as_raw_fd(); 4];
     let id = bad.call(Op::NEIGHBOURS, &Neighbours { nic }, &four);
     assert_eq!(bad.reply(id).status, Status::INVALID);
@@ -227,7 +227,7 @@ fn who_does_not_read_his_replies_is_not_read() {
     let bytes = [zerocopy::IntoBytes::as_bytes(&header), &own.to_ne_bytes()].concat();
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let (mut sent, mut full) = (0, 0);
-    // The agent may just be slow: so it is asked again after it has done something for another one.
+    // The agent may just be slow, so it is asked again after it has served another process.
     while full < 3 {
         match send(unread.fd.as_raw_fd(), &bytes, flags) {
             Ok(_) => (sent, full) = (sent + 1, 0),
@@ -247,7 +247,7 @@ fn who_does_not_read_his_replies_is_not_read() {
     assert_eq!(unread.neighbours(own), 2);
 }
 
-/// More than the socket holds: what a process has asked for waits for it.
+/// More than the socket holds: replies are queued for the process.
 #[test]
 fn a_process_may_connect_thousands_of_vis_before_it_reads() {
     const MANY: usize = 3000;
@@ -271,7 +271,7 @@ fn a_process_may_connect_thousands_of_vis_before_it_reads() {
     }
     // The agent closes a segment when it has sent it.
     eventually(|| (daemon.open_fds() == idle).then_some(()));
-    // Their ends, one by one.
+    // The ends of their connections, one by one.
     drop(quick);
     eventually(|| (daemon.open_fds() < idle).then_some(()));
     for connection in connections {
@@ -346,7 +346,7 @@ fn service_manager_may_hand_over_the_socket() {
             .unwrap()
     };
     for _ in 0..2 {
-        // Who comes before the agent does waits in the socket.
+        // A process that connects before the agent runs waits in the socket.
         let mut client = Client::connect(&path);
         let mut agent = start();
         assert_eq!(client.hello().agent_pid, agent.id());
@@ -417,7 +417,7 @@ fn log_file_gets_the_lines() {
     assert_eq!(std::fs::read_to_string(&log).unwrap(), expected);
 }
 
-/// What callers, hosts and settings say cannot forge a line, or command a terminal.
+/// Text of callers, hosts and settings cannot forge a line, or control a terminal.
 #[test]
 fn a_line_has_no_control_characters() {
     let folder = tempfile::tempdir().unwrap();
@@ -462,8 +462,8 @@ fn limits_and_habits_of_the_starter_are_given_up() {
     assert!(daemon.wait().success());
 }
 
-/// A seccomp filter cannot be given up, and neither can a mount namespace: programs are reported, since what fails there has
-/// its reason in them.
+/// A seccomp filter or a mount namespace cannot be dropped. They are reported to programs, since they may
+/// explain failures.
 #[test]
 fn programs_learn_what_the_agent_runs_in() {
     let plain = Daemon::start(&[]);

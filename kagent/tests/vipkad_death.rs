@@ -1,4 +1,4 @@
-//! Processes that die, leave, or belong to another one, and what their peers learn.
+//! Processes that die, exit, or belong to another user, and the reports to their peers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
-/// Starts this test program again as a client with a part to play: see [`child_process`].
+/// Starts this test program again as a client with a role: see [`child_process`].
 fn child(socket: &Path, part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child_process", "--ignored", "--nocapture"]);
@@ -36,7 +36,7 @@ fn child_process() {
     let mut client = Client::connect(Path::new(&path));
     let part = std::env::var("CHILD_PART").unwrap();
     if part == "stranger refused" {
-        // Refusal may come before the greeting or after it.
+        // The refusal may precede the greeting or follow it.
         let _ = client.raw(b"", &[]);
         assert!(client.next().is_none());
         return;
@@ -61,10 +61,10 @@ fn child_process() {
             .spawn()
             .unwrap();
     }
-    // The parent says when; it closes our input or kills us.
+    // The parent closes the input or kills this process.
     let _ = std::io::stdin().read(&mut [0]);
     if part == "goodbye" {
-        // Replies that are no longer read must not drown the last words.
+        // Replies that are no longer read must not prevent the last messages.
         client.call(Op::NEIGHBOURS, &Neighbours { nic }, &[]);
         client.call(Op::NEIGHBOURS, &Neighbours { nic }, &[]);
         client.call(Op::GOODBYE, &(), &[]);
@@ -72,7 +72,7 @@ fn child_process() {
     std::process::exit(0);
 }
 
-/// A client of ours, connected to a child that plays a part.
+/// A client of the test, connected to a child with a role.
 fn with_child(daemon: &Daemon, part: &str) -> (Client, Child, u64) {
     let mut client = daemon.client();
     let nic = client.open(b"host", &[]);
@@ -99,14 +99,14 @@ fn killed_process_is_noticed_though_its_child_keeps_the_socket() {
     let daemon = Daemon::start(&[]);
     let (mut client, mut child, connection) = with_child(&daemon, "heir");
     let heir = eventually(|| {
-        // The test runs in a thread of its own, so the heir hangs below another task.
+        // The test runs in its own thread, so the heir is listed under another task.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).ok()?;
         tasks.flatten().find_map(|task| {
             let list = std::fs::read_to_string(task.path().join("children")).ok()?;
             list.split_whitespace().next()?.parse::<i32>().ok()
         })
     });
-    // It must have become `sleep`, which shows that the socket has been inherited.
+    // It must have executed `sleep`, which shows that the socket was inherited.
     eventually(|| {
         let name = std::fs::read_to_string(format!("/proc/{heir}/comm")).ok()?;
         (name == "sleep\n").then_some(())
@@ -147,7 +147,7 @@ fn users_are_kept_apart() {
     for (daemon, part) in [(&all, "stranger"), (&own, "stranger refused")] {
         let mut client = daemon.client();
         let nic = client.open(b"host", &[]);
-        // As far as the file system goes the stranger may come in.
+        // The file system permits the other user to connect.
         let open_to = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
@@ -176,7 +176,7 @@ fn closed_socket_of_a_living_process_is_a_death_too() {
     let request = two.request(b, b"hostA", b"d", 30_000);
     one.accept(wait);
     let connection = two.reply(request).body::<Connected>().connection;
-    // Not by closing it: a process that another test is just starting may have a copy.
+    // Not by closing it: a process just started by another test may have a copy.
     shutdown(one.fd.as_raw_fd(), Shutdown::Write).unwrap();
     two.expect_gone(connection, 0);
     assert_eq!(two.neighbours(b), 1);

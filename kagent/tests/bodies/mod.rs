@@ -1,4 +1,4 @@
-//! Messages to the agent, for its tests: valid ones, in which a test changes what it is about.
+//! Valid messages to the agent, which tests modify.
 #![allow(dead_code, unreachable_pub)]
 
 use kagent_proto::*;
@@ -24,7 +24,7 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
         reserved: [0; 3],
         host: [0; HOST_BYTES_MAX],
         link: 0,
-        // Data goes to where the calls go.
+        // Data has the same destination as calls.
         data_address: DataAddress::new(host).expect("a short address"),
     };
     body.provider[..name.len()].copy_from_slice(name.as_bytes());
@@ -66,7 +66,7 @@ pub fn wait(nic: u64, disc: &[u8], timeout_ms: u64) -> Wait {
     }
 }
 
-/// No grace, a second of time.
+/// No grace period, a timeout of one second.
 pub fn request(nic: u64, host: &[u8], disc: &[u8]) -> Request {
     Request {
         nic,

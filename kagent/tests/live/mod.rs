@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 mod bodies;
 pub use bodies::attributes;
 
-/// Bounds every wait; nothing here takes a fraction of it.
+/// Bounds every wait; nothing here takes even a fraction of it.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 pub struct Daemon {
@@ -67,14 +67,15 @@ impl Daemon {
         self.child.id()
     }
 
-    /// A process where the agent is.
+    /// A process in the agent's namespace.
     pub fn client(&self) -> Client {
         let mut client = self.inside(|| Client::connect(&self.socket));
         client.hello();
         client
     }
 
-    /// Runs something on a thread in the agent's network namespace, as its user. A socket that it makes stays there.
+    /// Runs a function on a thread in the agent's network namespace, as its user. A socket that it makes
+    /// belongs to that namespace.
     pub fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         let name = |network: &String| File::open(format!("/run/netns/{network}")).unwrap();
         let namespace = self.network.as_ref().map(name);
@@ -124,7 +125,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
     eventually(|| child.try_wait().unwrap())
 }
 
-/// Tries until it works or the watchdog bites.
+/// Tries until it succeeds or the watchdog ends the test.
 pub fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -166,7 +167,7 @@ impl Client {
         Ok(Client { fd, last_id: 0 })
     }
 
-    /// With a socket that another one is to connect.
+    /// With a socket that another process is to connect.
     pub fn unconnected() -> (Self, RawFd) {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
@@ -184,7 +185,7 @@ impl Client {
         welcome.body()
     }
 
-    /// A greeting that the agent may refuse: then gives why, if it could say so.
+    /// A greeting that the agent may refuse: then returns the reason, if received.
     pub fn try_hello(&mut self) -> Result<Welcome, Option<Detail>> {
         let header = Header {
             magic: MAGIC,
@@ -248,7 +249,7 @@ impl Client {
         let fd = self.fd.as_raw_fd();
         let got = loop {
             match recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) {
-                // Reported once, before what an agent that has closed has sent.
+                // Reported once, before the messages of an agent that has closed the socket.
                 Err(Errno::ECONNRESET | Errno::EINTR) => {}
                 other => break other.unwrap(),
             }
@@ -274,7 +275,7 @@ impl Client {
         })
     }
 
-    /// Whether nothing has come.
+    /// Whether nothing was received.
     pub fn is_quiet(&self) -> bool {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
         recv(self.fd.as_raw_fd(), &mut [0], flags) == Err(Errno::EAGAIN)
@@ -347,7 +348,7 @@ impl Client {
         self.call(Op::PEER, &body, &[])
     }
 
-    /// Accepts what a wait has brought.
+    /// Accepts the request received by a wait.
     pub fn accept(&mut self, wait: u64) -> Reply {
         let connection = self.reply(wait).body::<Incoming>().connection;
         let body = Accept {
@@ -376,7 +377,7 @@ impl Client {
     }
 }
 
-/// Memory as plug-ins share it: it keeps its size.
+/// Memory as shared by plug-ins, sealed against resizing.
 pub fn memory(bytes: &[u8]) -> File {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};

@@ -21,7 +21,7 @@ fn adopt(nic: u64, key: u64, side: u32) -> Adopt {
     }
 }
 
-/// Hands over one side; gives the agent's name for it.
+/// Hands over one side; returns the agent's identifier of it.
 fn adopted(world: &mut World, client: u64, body: &Adopt) -> u64 {
     world.call(client, Op::ADOPT, 900, body);
     let reply = world.take(client);
@@ -88,7 +88,7 @@ fn peer_that_died_meanwhile_is_missed() {
     world.quiet();
     world.sleep_ms(1);
     world.expect_gone(1, name, 0);
-    // It may still come, too late: it too is reported, after as long a time.
+    // It may still be adopted, too late: this is reported as well, after the same time.
     world.connect(2, 1000);
     world.hello(2);
     let other = world.open(2);
@@ -154,7 +154,7 @@ fn what_cannot_be_is_refused() {
     let mut other = adopt(nics[1], KEY, 1);
     other.attributes.reliability = 4;
     refused(&mut world, 2, &other);
-    // A side is no handle, and another user's key is another key.
+    // A side is not a handle, and the key of another user is another key.
     world.accept(1, 9, one);
     world.expect_done(1, 9, Status::INVALID);
     world.call(1, Op::REJECT, 9, &ConnectionRef { connection: one });
@@ -179,18 +179,18 @@ fn both_sides_may_be_in_one_process() {
     world.end();
 }
 
-/// The longest time in which nothing but timers happens, in milliseconds.
+/// Maximum time in which only timers run, in milliseconds.
 const SLEEP_MS: u64 = 1500;
 
-/// One side of one connection, and what its process knows of it.
+/// One side of one connection, and the state of its process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Side {
     process: u64,
-    /// The agent's name, when it came and when; it comes once.
+    /// The agent's identifier and the time of the adoption, once adopted.
     came: Option<(u64, u64)>,
-    /// When it left, and whether in good order.
+    /// The time of its disconnect, and whether in good order.
     left: Option<(u64, bool)>,
-    /// What it was reported, and when.
+    /// The report that it received, and the time.
     reported: Option<(u64, bool)>,
 }
 
@@ -259,7 +259,7 @@ impl Handover {
         }
     }
 
-    /// What each side must have been reported by the end.
+    /// The expected report of each side at the end.
     fn judge(&self, seed: u64) {
         let grace = ADOPT_TIME_MS * MS;
         for (pair, both) in self.sides.iter().enumerate() {

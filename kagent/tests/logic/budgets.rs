@@ -1,4 +1,4 @@
-//! What one user may have, what is left for others, and the errors of those who want more.
+//! The limits of a user, the share left for others, and the errors beyond a limit.
 
 use crate::net::*;
 use crate::world::*;
@@ -58,7 +58,7 @@ fn pending_requests_of_a_user_are_bounded_over_all_his_processes() {
     let nic = world.open(100);
     world.wait(100, nic, 8, b"d", FOREVER);
     world.quiet();
-    // What has ended counts no more.
+    // Ended calls are not counted any more.
     world.call(1, Op::CANCEL, 9, &Cancel { call: 100 });
     world.expect_done(1, 100, Status::CANCELLED);
     world.expect_done(1, 9, Status::OK);
@@ -82,7 +82,7 @@ fn a_process_learns_its_own_bounds_too() {
     world.end();
 }
 
-/// The agent may have 1000 descriptors for processes and what they bring.
+/// The agent has 1000 descriptors for processes and the descriptors that they send.
 fn few_descriptors(one_user: bool) -> World {
     let mut world = World::new();
     let agent = Agent::new([1; 32]).with_pid(4711).with_descriptors(1000);
@@ -94,7 +94,7 @@ fn few_descriptors(one_user: bool) -> World {
     world
 }
 
-/// Opens NICs with two descriptors each, over as many processes as it takes, until one is refused.
+/// Opens NICs with two descriptors each, over as many processes as necessary, until one is refused.
 fn take_descriptors(world: &mut World, user: u32) -> Detail {
     for client in 1000 * u64::from(user).. {
         world.connect(client, user);
@@ -162,7 +162,7 @@ fn data_sockets_of_a_user_are_bounded_and_come_back() {
 fn data_sockets_come_at_a_pace_and_not_to_those_who_have_gone() {
     let mut world = two_users(10);
     let body = link_open("eth0");
-    // Processes of A ask and hang up; all but a burst wait.
+    // Processes of A send requests and hang up; all but a burst are queued.
     for client in 1..=9 {
         for id in 0..60 {
             world.call(client, Op::LINK_OPEN, 10 + id, &body);
@@ -175,7 +175,7 @@ fn data_sockets_come_at_a_pace_and_not_to_those_who_have_gone() {
     }
     assert_eq!(world.agent.census().endpoints, 0);
     assert_eq!(world.agent.census().calls, 0);
-    // Who stays gets his in time, one after the other.
+    // Processes that stay are served in time, one after the other.
     for id in 0..5 {
         world.call(10, Op::LINK_OPEN, 10 + id, &body);
     }
@@ -188,7 +188,7 @@ fn data_sockets_come_at_a_pace_and_not_to_those_who_have_gone() {
         assert_eq!((packet.op, packet.id), (Op::LINK_OPENED, 10 + id));
         world.quiet();
     }
-    // A pause earns a burst again.
+    // After a pause there is a burst again.
     world.sleep_ms(10_000);
     for id in 0..50 {
         world.call(10, Op::LINK_OPEN, 20 + id, &body);
@@ -216,7 +216,7 @@ fn requests_to_other_hosts_count_until_the_other_host_knows_of_their_end() {
     is_about(&detail, Budget::Exchanges, most, most);
     world.request(100, 8, &Request { nic: other, ..body });
     world.quiet();
-    // No one answers, and some time it is over.
+    // Without an answer, it times out.
     world.sleep_ms(20_000);
     world.expect_done(100, 8, Status::TIMEOUT);
     world.request(1, 7, &body);
@@ -284,11 +284,11 @@ fn is_taken(net: &mut Net, client: u64, id: u64, owner: u32) {
 #[test]
 fn a_discriminator_on_a_link_belongs_to_the_first_user_that_waits() {
     let (mut net, a, b, client) = shared_link();
-    // B serves; A would like to have B's clients.
+    // B serves; A tries to receive B's clients.
     net.hosts[0].wait(100, b, 10, b"d", FOREVER);
     net.hosts[0].wait(1, a, 11, b"d", FOREVER);
     is_taken(&mut net, 1, 11, B);
-    // It is another one on the link only, and near it is each user's own.
+    // On the link it belongs to one user; on this host each user has its own.
     net.hosts[0].wait(1, a, 12, b"e", FOREVER);
     for next in 20..23 {
         net.hosts[1].request(1, next, &ask(client, 0, b"d"));
@@ -321,7 +321,7 @@ fn a_discriminator_becomes_free_after_a_grace_or_with_the_last_nic() {
     net.run_ms(1);
     net.hosts[0].wait(1, a, 11, b"d", 0);
     net.hosts[0].expect_done(1, 11, Status::TIMEOUT);
-    // A has it now, until its process ends.
+    // A owns it now, until its process exits.
     net.hosts[0].wait(100, b, 10, b"d", 50);
     is_taken(&mut net, 100, 10, A);
     net.hosts[0].hangup(1);

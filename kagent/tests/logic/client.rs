@@ -1,4 +1,4 @@
-//! Processes, NICs, users, bad messages and bounds, on a fake clock.
+//! Processes, NICs, users, invalid messages and limits, on a virtual clock.
 
 use crate::world::*;
 use kagent::budgets::*;
@@ -35,14 +35,14 @@ fn another_version_receives_ours() {
         (welcome.op, welcome.id, welcome.status),
         (Op::WELCOME, 3, Status::VERSION)
     );
-    // The greeting did not count.
+    // The greeting had no effect.
     world.call(1, Op::NIC_OPEN, 4, &nic_open("loopback", b"A"));
     world.expect_done(1, 4, Status::INVALID);
     world.hello(1);
     world.end();
 }
 
-/// Sends packets of process 1, each with id 7 and each wrong.
+/// Sends packets of process 1, each with id 7 and each invalid.
 fn all_invalid(world: &mut World, table: Vec<Vec<u8>>) {
     for bytes in table {
         world.raw(1, &bytes, Vec::new());
@@ -314,7 +314,7 @@ fn processes_are_bounded_for_each_user_and_all() {
         world.agent.handle_connect(0, client, uid, 1)
     };
     let mut all = 0;
-    // Each user takes what he can get: up to the bound, and never the last that is left.
+    // Each user takes as much as possible: up to the limit, and never the last entry.
     for user in 0..8 {
         let expected = per_user.min((room - all) / 2);
         for _ in 0..expected {

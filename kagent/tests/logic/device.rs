@@ -1,4 +1,4 @@
-//! Device processes: who is introduced to which.
+//! Device processes and the processes introduced to them.
 
 use crate::world::*;
 use kagent_proto::*;

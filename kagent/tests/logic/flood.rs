@@ -1,4 +1,4 @@
-//! Strangers that send more requests than any agent can hold: a client and a server that mean it still meet.
+//! Hosts that send more requests than an agent can hold: a real client and server still connect.
 
 use crate::net::*;
 use crate::world::*;
@@ -15,7 +15,7 @@ struct Flood {
     server: u64,
     client: u64,
     random: Random,
-    /// Of how many hosts the frames pretend to be.
+    /// Number of forged source hosts.
     hosts: u64,
 }
 
@@ -59,12 +59,12 @@ impl Flood {
         room[..length].to_vec()
     }
 
-    /// Time passes, and frames come.
+    /// Advances time and delivers frames.
     fn run_ms(&mut self, ms: u64) {
         for _ in 0..ms {
             for _ in 0..PER_MS {
                 let bytes = self.frame();
-                // Higher addresses than the host's, so that it decides for peers too.
+                // Higher addresses than that of the host, so that it matches peer requests as well.
                 let from = self.random.below(self.hosts).to_le_bytes();
                 let from = [2, 9, from[0], from[1], from[2], from[3]];
                 let host = &mut self.net.hosts[0];
@@ -73,7 +73,7 @@ impl Flood {
                     .handle_frame(host.now, LINK, from.into(), false, &bytes);
                 assert_eq!(taken, Ok(()));
                 host.pump();
-                // Answers to strangers reach no one.
+                // Answers to forged sources are discarded.
                 host.frames.retain(|frame| frame.to == mac(1).into());
             }
             self.net.run_ms(1);

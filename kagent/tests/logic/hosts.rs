@@ -1,4 +1,4 @@
-//! Connections between two hosts, step by step, on a link that loses nothing or just the one frame.
+//! Connections between two hosts, step by step, on a link that loses no frame, or a single one.
 
 use crate::net::*;
 use crate::world::*;
@@ -12,7 +12,7 @@ fn two() -> (Net, (u64, u16), (u64, u16)) {
     (net, server, client)
 }
 
-/// Brings a server as far as its INCOMING; gives the name of the request.
+/// Brings a server to its INCOMING; returns the identifier of the request.
 fn meet(net: &mut Net, server: u64, client: u64) -> u64 {
     net.hosts[0].wait(1, server, 10, b"d", FOREVER);
     net.hosts[1].request(1, 11, &ask(client, 0, b"d"));
@@ -24,7 +24,7 @@ fn confirm(net: &mut Net, host: usize, id: u64, connection: u64) {
     net.hosts[host].call(1, Op::CONFIRM, id, &ConnectionRef { connection });
 }
 
-/// The server has accepted and has not confirmed; gives the name of its side.
+/// The server has accepted and has not confirmed; returns the identifier of its side.
 fn accepted(net: &mut Net, server: u64, client: u64) -> u64 {
     let incoming = meet(net, server, client);
     net.hosts[0].accept(1, 12, incoming);
@@ -32,7 +32,7 @@ fn accepted(net: &mut Net, server: u64, client: u64) -> u64 {
     at_server.connection
 }
 
-/// The server has confirmed and the client has not; gives the names of both sides.
+/// The server has confirmed and the client has not; returns the identifiers of both sides.
 fn attaching(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
     let at_server = accepted(net, server, client);
     confirm(net, 0, 13, at_server);
@@ -41,7 +41,7 @@ fn attaching(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
     (at_server, at_client.connection)
 }
 
-/// Connects the two; gives the names of both sides.
+/// Connects the two; returns the identifiers of both sides.
 fn pair(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
     let (at_server, at_client) = attaching(net, server, client);
     confirm(net, 1, 14, at_client);
@@ -138,7 +138,7 @@ fn a_repeated_request_never_meets_a_second_server_or_no_one() {
     let (mut net, server, client) = two();
     net.twice = 100;
     let incoming = meet(&mut net, server.0, client.0);
-    // No one waits any more; the client repeats its request for half of its second.
+    // No server waits any more; the client repeats its request for half of its second.
     net.run_ms(500);
     net.hosts[0].wait(1, server.0, 15, b"d", 100);
     net.run_ms(200);
@@ -346,7 +346,7 @@ fn peers_meet_in_either_order() {
         net.run_ms(400);
         net.hosts[1 - first].call(1, Op::PEER, 11, &bodies[1 - first]);
         net.run_ms(1);
-        // The host with the lower address brings them together.
+        // The host with the lower address matches them.
         let (zero, _) = net.hosts[0].expect_connected(1, 11);
         confirm(&mut net, 0, 12, zero.connection);
         net.run_ms(1);
@@ -433,7 +433,7 @@ fn a_call_without_an_answer_reports_what_was_received() {
     net.cut[0] = false;
     net.hosts[1].request(1, 23, &ask(client.0, 0, b"d"));
     net.run_ms(50);
-    // The agent there has answered: what the network says does not count.
+    // The agent there has answered: reports of the network are ignored.
     let agent = &mut net.hosts[1].agent;
     agent.handle_unreached(net.now, LINK, there, true);
     net.run_ms(2100);
@@ -502,12 +502,12 @@ fn everybody_on_the_link_is_found() {
         .take(list.count as usize)
         .map(|host| &host[..6])
         .collect();
-    // The fourth has no one who uses the link.
+    // No process of the fourth uses the link.
     assert_eq!(found, [mac(0), mac(1), mac(2)]);
     net.end();
 }
 
-/// When the grace and the call are over at the same moment, the other host says which of the two it was.
+/// If the grace period and the timeout end at the same time, the remote host decides which applies.
 #[test]
 fn a_call_as_short_as_its_grace() {
     let (mut net, server, client) = two();
@@ -521,14 +521,14 @@ fn a_call_as_short_as_its_grace() {
     net.hosts[1].quiet();
     net.run_ms(3);
     net.hosts[1].expect_done(1, 11, Status::NO_MATCH);
-    // A server that has it and does nothing.
+    // A server that holds the request and does nothing.
     net.hosts[0].wait(1, server.0, 10, b"slow", FOREVER);
     net.hosts[1].request(1, 12, &short(b"slow"));
     net.run_ms(1);
     net.hosts[0].expect_incoming(1, 10);
     net.run_ms(303);
     net.hosts[1].expect_done(1, 12, Status::TIMEOUT);
-    // A host that goes silent after it has taken the call.
+    // A host that becomes silent after it has received the call.
     net.hosts[1].request(1, 13, &short(b"no one"));
     net.run_ms(100);
     net.cut[0] = true;
@@ -596,7 +596,7 @@ fn a_host_of_another_version_is_not_reachable_and_no_other_host_can_claim_so() {
     net.end();
 }
 
-/// A server's process ends while requests of another host look for a server here, and so does the link.
+/// A server's process exits while requests of another host wait for a server here, and the link closes.
 fn guests_of_a_closed_link(ask_for: impl Fn(&mut Net, u64)) -> (Net, u64) {
     let (mut net, _, client) = two();
     ask_for(&mut net, client.0);
@@ -623,7 +623,7 @@ fn the_next_server_on_an_interface_gets_no_request_of_the_time_before() {
         };
         net.hosts[1].request(1, 11, &patient);
     });
-    // The client goes, unheard: no server must get its request.
+    // The client exits unnoticed: no server may receive its request.
     net.cut[1] = true;
     net.hosts[0].wait(2, next, 20, b"d", 500);
     net.run_ms(600);
@@ -658,7 +658,7 @@ fn a_client_that_outlives_a_server_process_meets_the_next_one() {
 #[test]
 fn the_next_peer_on_an_interface_meets_no_peer_of_the_time_before() {
     let (mut net, next) = guests_of_a_closed_link(|net, client| {
-        // The host with the lower address brings them together.
+        // The host with the lower address matches them.
         let body = peer(client, b"there", &mac(0), b"here");
         net.hosts[1].call(1, Op::PEER, 11, &body);
     });

@@ -1,6 +1,6 @@
-//! Random processes on three hosts, on a link that loses frames, doubles them, lets them overtake each other
-//! and is cut now and then. Whatever happens: each call has exactly one reply, no side stays connected whose
-//! peer is not, and nothing is left behind.
+//! Random processes on three hosts, on a link that loses, duplicates and reorders frames and is sometimes
+//! cut. Whatever happens: each call has exactly one reply, no side stays connected whose peer is not, and
+//! nothing is left behind.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,14 @@ const SEEDS: u64 = 80;
 const STEPS: usize = 1000;
 const HOSTS: usize = 3;
 
-/// What became of one side of a connection.
+/// The state of one side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Its process has to confirm, or has done so.
+    /// Its process must confirm, or has done so.
     Attached,
     Connected,
-    /// The agent said that there is no connection, or that the peer has gone; or this side left.
+    /// The agent reported that there is no connection, or that the peer has disconnected; or this side
+    /// disconnected.
     Over,
 }
 
@@ -30,14 +31,14 @@ struct Held {
     nic: u64,
     key: u64,
     side: u32,
-    /// Under which id CONFIRM was called.
+    /// The id of CONFIRM.
     confirm: Option<u64>,
 }
 
 #[derive(Default)]
 struct Process {
     nics: Vec<u64>,
-    /// Calls without a reply, and the NIC that each is about.
+    /// Calls without a reply, and the NIC of each.
     open: BTreeMap<u64, u64>,
     /// Requests to be answered, and their NIC.
     offers: Vec<(u64, u64)>,
@@ -272,7 +273,7 @@ impl Chaos {
     fn check(&mut self, who: (usize, u64), packet: &Packet) {
         let process = self.processes.get_mut(&who).unwrap();
         if packet.op == Op::PEER_GONE {
-            // A side that has just let go may still be reported.
+            // The end of a side that has just disconnected may still be reported.
             if let Some(held) = process.names.get(&packet.body::<PeerGone>().connection) {
                 let fate = self.fates.insert((held.key, held.side), Fate::Over);
                 assert_eq!(
@@ -340,7 +341,7 @@ impl Chaos {
         }
     }
 
-    /// Nothing is lost any more, and processes confirm what they have to.
+    /// No frame is lost any more, and processes confirm pending connections.
     fn settle(&mut self) {
         self.net.lost = 0;
         self.net.cut = vec![false; HOSTS];
@@ -394,7 +395,7 @@ fn chaos_between_hosts_ends_in_agreement() {
     );
 }
 
-/// Strangers send noise, damaged frames, frames of other versions, and well-formed ones that mean nothing.
+/// Other hosts send noise, damaged frames, frames of other versions, and well-formed ones without meaning.
 #[test]
 fn strangers_are_answered_little_and_remembered_less() {
     let mut random = Random::new(7);
@@ -460,7 +461,7 @@ fn strangers_are_answered_little_and_remembered_less() {
             }
         }
         let stranger = [2, 9, 9, 9, random.below(256) as u8, random.below(256) as u8];
-        // What is due is not this frame's doing: each call is answered once more when it ends.
+        // Due deadlines are independent of this frame: each call is answered once more when it ends.
         host.now += 1000;
         host.agent.handle_timeout(host.now);
         host.pump();
@@ -490,7 +491,7 @@ fn strangers_are_answered_little_and_remembered_less() {
             "{census:?}"
         );
     }
-    // No one has lost anything by it.
+    // No process is affected by it.
     host.inbox.get_mut(&1).unwrap().clear();
     net.now = net.hosts[0].now;
     net.run_ms(60_000);

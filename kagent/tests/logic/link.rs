@@ -1,4 +1,4 @@
-//! Endpoints on links: who gets one, what it is good for, when it ends.
+//! Endpoints on links: permission, use, and end.
 
 use crate::world::*;
 use kagent_proto::*;

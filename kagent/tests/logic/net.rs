@@ -1,5 +1,5 @@
-//! Hosts on one link, in virtual time: a world for each, and frames between them that get lost, come twice
-//! or overtake each other as the random say.
+//! Hosts on one link, in virtual time: a world for each, and frames between them that are lost, duplicated or
+//! reordered at random.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub fn mac(host: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, 1 + host as u8]
 }
 
-/// A frame on its way.
+/// A frame in transit.
 struct Flying {
     to: usize,
     from: usize,
@@ -30,13 +30,13 @@ pub struct Net {
     pub hosts: Vec<World>,
     pub now: u64,
     pub random: Random,
-    /// Of a hundred frames so many are lost.
+    /// Percentage of lost frames.
     pub lost: u64,
-    /// And so many come twice.
+    /// Percentage of duplicated frames.
     pub twice: u64,
-    /// The longest time that a frame takes, in microseconds.
+    /// Maximum transit time of a frame, in microseconds.
     pub late_us: u64,
-    /// Hosts whose cable is cut.
+    /// Disconnected hosts.
     pub cut: Vec<bool>,
     /// Frames sent so far.
     pub sent: u64,
@@ -44,7 +44,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Hosts with so many greeted processes each, on a link that loses nothing.
+    /// Hosts with this number of greeted processes each, on a link without loss.
     pub fn new(hosts: usize, clients: u64) -> Self {
         let hosts: Vec<World> = (0..hosts)
             .map(|host| {
@@ -70,7 +70,7 @@ impl Net {
         }
     }
 
-    /// Puts on the wire what the hosts want sent.
+    /// Transmits the frames sent by the hosts.
     fn collect(&mut self) {
         for from in 0..self.hosts.len() {
             while let Some(frame) = self.hosts[from].frames.pop_front() {
@@ -107,7 +107,7 @@ impl Net {
         }
     }
 
-    /// The next moment at which something happens.
+    /// The time of the next event.
     fn next(&self) -> Option<u64> {
         let timers = self
             .hosts
@@ -117,7 +117,7 @@ impl Net {
         timers.chain(frames).min()
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn run_ms(&mut self, ms: u64) {
         let end = self.now + ms * MS;
         loop {
@@ -167,7 +167,7 @@ impl Net {
         self.hosts[host].open_on(client, "eth0")
     }
 
-    /// All processes go, and what is left of them fades away.
+    /// All processes exit, and their remaining state expires.
     pub fn end(mut self) {
         for host in &mut self.hosts {
             let clients: Vec<u64> = host.inbox.keys().copied().collect();
@@ -184,7 +184,7 @@ impl Net {
     }
 }
 
-/// A request to a server on another host.
+/// A request to a server on a remote host.
 pub fn ask(nic: u64, host: usize, name: &[u8]) -> Request {
     request(nic, &mac(host), name)
 }

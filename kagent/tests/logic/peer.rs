@@ -165,7 +165,7 @@ fn the_two_models_never_meet() {
     world.request(1, 7, &peer(a, b"d", b"B", b"my-own"));
     world.expect_done(1, 7, Status::NO_MATCH);
     world.quiet();
-    // No such host is no reason to give up either.
+    // A missing host does not end the request either.
     world.call(2, Op::PEER, 8, &peer(b, b"x", b"nowhere", b"d"));
     world.quiet();
     world.sleep_ms(1000);
@@ -185,7 +185,7 @@ fn peer_can_be_cancelled() {
     world.expect_done(1, 6, Status::OK);
     world.call(2, Op::PEER, 7, &peer(b, b"d", b"A", b"d"));
     world.quiet();
-    // Too late, and another one's: both without effect.
+    // Too late, and of another process: both without effect.
     world.call(1, Op::CANCEL, 8, &Cancel { call: 5 });
     world.expect_done(1, 8, Status::OK);
     world.call(1, Op::CANCEL, 9, &Cancel { call: 7 });
@@ -231,7 +231,7 @@ fn peer_is_notified_once_how_it_ended() {
             }
             world.expect_gone(left, left_name, orderly);
             world.quiet();
-            // The other side still has to let go, and may do so once.
+            // The other side must still disconnect, once.
             let own = ConnectionRef {
                 connection: left_name,
             };

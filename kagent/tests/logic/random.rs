@@ -12,14 +12,14 @@ use zerocopy::{Immutable, IntoBytes};
 const SEEDS: u64 = 200;
 const STEPS: usize = 1500;
 
-/// What a process knows about itself.
+/// The state of a process.
 #[derive(Default)]
 struct Process {
     uid: u32,
     nics: Vec<u64>,
     /// Ids without a reply.
     open: BTreeSet<u64>,
-    /// Names from INCOMING and CONNECTED, still good or not.
+    /// Identifiers from INCOMING and CONNECTED, valid or not.
     names: Vec<u64>,
     /// Open connections that have not lost their peer.
     connected: BTreeSet<u64>,
@@ -37,7 +37,7 @@ impl Chaos {
     fn call<T: IntoBytes + Immutable>(&mut self, client: u64, op: Op, body: &T) -> u64 {
         self.last_id += 1;
         let mut bytes = packet(op, self.last_id, body);
-        // Now and then a byte goes wrong, but never in the id or in what tells the user.
+        // Sometimes a byte is damaged, but never in the id or in the part that identifies the user.
         if self.random.below(12) == 0 {
             let at = self.random.below(bytes.len() as u64) as usize;
             if !(16..24).contains(&at) && !(64..72).contains(&at) {
@@ -89,7 +89,7 @@ impl Chaos {
             places[self.random.below(2) as usize],
         );
         let mut body = peer(nic, near, host, far);
-        // The size tells the user, so that a stranger can be recognised.
+        // The size identifies the user, so that messages of another user are detected.
         body.attributes.max_transfer_size = u64::from(uid);
         body.attributes.reliability = 1 << (self.random.below(8) / 7);
         body.timeout_ms = self.random.below(60);
@@ -104,7 +104,7 @@ impl Chaos {
             return self.arrive();
         };
         let names = self.processes[&client].names.clone();
-        // Mostly a fresh name, or there would be little but errors.
+        // Usually a new identifier, otherwise most calls would fail.
         let fresh = names
             .len()
             .saturating_sub(1 + self.random.below(3) as usize);
@@ -204,7 +204,7 @@ impl Chaos {
         if packet.op == Op::PEER_GONE {
             assert_eq!(packet.id, 0);
             let gone: PeerGone = packet.body();
-            // Told once, unless this side had let go in the same instant.
+            // Reported once, unless this side disconnected at the same time.
             let known = process.connected.remove(&gone.connection);
             assert!(known || process.names.contains(&gone.connection));
             return;
@@ -253,7 +253,7 @@ fn chaos_leaves_nothing_behind() {
             chaos.collect();
         }
         connected += chaos.world.segments;
-        // What still waits has a deadline unless a damaged byte made it a far one.
+        // Waiting calls have a deadline, unless a damaged byte made it very late.
         chaos.world.sleep_ms(1000);
         chaos.collect();
         for client in chaos.processes.keys().copied().collect::<Vec<_>>() {
@@ -279,7 +279,7 @@ fn noise_is_answered_and_forgotten() {
         let len = random.below(600) as usize;
         let mut bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
         if len >= 24 && random.below(2) == 0 {
-            // A good frame round a body of noise.
+            // A valid frame with a random body.
             bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
             bytes[4..6].copy_from_slice(&VERSION.to_ne_bytes());
             bytes[6..8].copy_from_slice(&(random.below(22) as u16).to_ne_bytes());

@@ -3,7 +3,7 @@
 use crate::world::*;
 use kagent_proto::*;
 
-/// Process 1 serves, process 2 asks; both at hostA.
+/// Process 1 is the server, process 2 the client; both at hostA.
 fn two() -> (World, u64, u64) {
     let mut world = World::with_clients(2);
     let (server, client) = (world.open(1), world.open(2));
@@ -85,7 +85,7 @@ fn discriminators_match_by_length_and_bytes_only() {
 
 #[test]
 fn no_one_waiting_has_two_names_and_a_grace() {
-    // host, grace, timeout, when the answer comes, which.
+    // host, grace period, timeout, time of the answer, answer.
     let table: [(&[u8], u64, u64, u64, Status); 6] = [
         (b"hostA", 0, 1000, 0, Status::NO_MATCH),
         (b"nowhere", 0, 1000, 0, Status::NOT_REACHABLE),
@@ -135,7 +135,7 @@ fn within_the_grace_nic_and_waiter_may_appear() {
     world.sleep_ms(100);
     let late = world.open_at(3, b"late");
     world.wait(3, late, 20, b"other", FOREVER);
-    // First come, first served; the second with a look of no length.
+    // First come, first served; the second with a zero timeout.
     world.wait(3, late, 21, b"d", FOREVER);
     let first = world.expect_incoming(3, 21);
     assert_eq!(first.remote.host(), b"hostA");
@@ -143,7 +143,7 @@ fn within_the_grace_nic_and_waiter_may_appear() {
     assert_eq!(world.expect_incoming(3, 22).remote.host(), b"hostB");
     world.wait(3, late, 23, b"d", 0);
     world.expect_done(3, 23, Status::TIMEOUT);
-    // The grace is over and means nothing any more; the timeout still does.
+    // The grace period has passed and no longer applies; the timeout still does.
     world.sleep_ms(799);
     world.quiet();
     world.sleep_ms(1);
@@ -223,7 +223,7 @@ fn late_answers_of_the_server() {
                 world.call(1, Op::REJECT, 30, &ConnectionRef { connection: held });
                 world.expect_done(1, 30, Status::OK);
             }
-            // Either way the handle is used up.
+            // In both cases the handle is invalid afterwards.
             world.accept(1, 31, held);
             world.expect_done(1, 31, Status::INVALID);
             world.call(1, Op::REJECT, 32, &ConnectionRef { connection: held });
@@ -307,7 +307,7 @@ fn conflicts_come_in_order_and_leave_the_request() {
     world.accept(1, 9, held);
     world.expect_connected(1, 9);
     world.expect_connected(2, 6);
-    // It is a connection now, no handle any more.
+    // It is a connection now, not a handle.
     world.accept(1, 10, held);
     world.expect_done(1, 10, Status::INVALID);
     world.call(1, Op::REJECT, 11, &ConnectionRef { connection: held });
@@ -378,7 +378,7 @@ fn what_a_server_has_not_taken_goes_to_the_next_one() {
     world.accept(2, 8, connection);
     world.expect_connected(2, 8);
     world.expect_connected(3, 6);
-    // Once more, about something else by now.
+    // Once more, for an ended call.
     world.call(1, Op::CANCEL, 9, &Cancel { call: 5 });
     world.expect_done(1, 9, Status::OK);
     world.quiet();

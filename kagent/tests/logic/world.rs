@@ -1,5 +1,5 @@
-//! A world without an operating system: an agent, a clock that stands still until it is reported, and a
-//! mailbox for each process. File descriptors are numbers.
+//! A world without an operating system: an agent, a clock that the test advances, and an inbox for each
+//! process. File descriptors are numbers.
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,16 +34,16 @@ pub struct World {
     pub inbox: BTreeMap<u64, VecDeque<Packet>>,
     pub no_segments: bool,
     pub segments: u32,
-    /// Interfaces by name, as far as there are any.
+    /// Interfaces by name.
     pub interfaces: BTreeMap<&'static str, Interface>,
     pub closed_links: Vec<u32>,
-    /// What the agent said about what it does.
+    /// Notes of the agent.
     pub notes: Vec<String>,
-    /// Names of devices that there are.
+    /// Names of existing devices.
     pub devices: Vec<&'static str>,
-    /// Who was introduced to a device.
+    /// Processes introduced to a device.
     pub introduced: Vec<OpenDevice>,
-    /// What was sent to other hosts.
+    /// Frames sent to other hosts.
     pub frames: VecDeque<FrameOut>,
 }
 
@@ -109,7 +109,7 @@ impl World {
         self.raw(client, &packet(op, id, body), Vec::new());
     }
 
-    /// The process has exited; what it had not read is lost, and anything sent from now on is an error.
+    /// The process has exited; unread messages are lost, and anything sent to it from now on is an error.
     pub fn hangup(&mut self, client: u64) {
         self.inbox.remove(&client);
         self.agent.handle_hangup(self.now, ClientId(client));
@@ -120,7 +120,7 @@ impl World {
         self.call(client, Op::GOODBYE, 0, &());
     }
 
-    /// Lets time pass the way a runtime does: timer by timer.
+    /// Advances time like a runtime: timer by timer.
     pub fn sleep_ms(&mut self, ms: u64) {
         let end = self.now + ms * MS;
         while let Some(next) = self.agent.poll_timeout().filter(|&next| next <= end) {
@@ -139,7 +139,7 @@ impl World {
             match output {
                 Output::Send(message) => self.deliver(message),
                 Output::OpenLink(open) => self.open_link(&open),
-                // Hosts here have no UDP.
+                // These hosts have no UDP.
                 Output::AdoptLink(adopt) => {
                     self.agent
                         .handle_link_opened(self.now, &adopt.open, Err(Status::INVALID))
@@ -189,7 +189,7 @@ impl World {
         self.agent.handle_device_opened(self.now, open, result);
     }
 
-    /// Gives this host an interface of that number.
+    /// Adds an interface with this number to the host.
     pub fn plug_in(&mut self, name: &'static str, index: u32, address: [u8; 6]) {
         let mut interface = Interface {
             index,
@@ -205,7 +205,7 @@ impl World {
         self.interfaces.insert(name, interface);
     }
 
-    /// Opens an endpoint and a NIC on it; gives the NIC's name and the number of the endpoint.
+    /// Opens an endpoint and a NIC on it; returns the NIC's identifier and the number of the endpoint.
     pub fn open_on(&mut self, client: u64, interface: &str) -> (u64, u16) {
         let opened = self.link(client, interface);
         let host = &opened.host[..usize::from(opened.host_len)];
@@ -249,7 +249,7 @@ impl World {
             .push_back(packet);
     }
 
-    /// The next packet for a process; there has to be one.
+    /// The next packet for a process, which must exist.
     pub fn take(&mut self, client: u64) -> Packet {
         let inbox = self.inbox.get_mut(&client).expect("a known client");
         inbox
@@ -275,7 +275,7 @@ impl World {
         packet.body()
     }
 
-    /// What a user has of something, and may have, as its process is reported.
+    /// Usage and limit of a user, as reported to its process.
     pub fn budget(&mut self, client: u64, budget: Budget) -> BudgetLine {
         self.call(client, Op::BUDGETS, 6, &());
         let packet = self.take(client);
@@ -346,7 +346,7 @@ impl World {
         self.call(client, Op::ACCEPT, id, &accept(connection));
     }
 
-    /// Connects a client to a server by the book; gives the names of both sides.
+    /// Connects a client to a server; returns the identifiers of both sides.
     pub fn pair(&mut self, server: (u64, u64), client: (u64, u64)) -> (u64, u64) {
         self.wait(server.0, server.1, 10, b"pair", FOREVER);
         self.request(client.0, 11, &request(client.1, b"hostA", b"pair"));

@@ -9,12 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::live::*;
 
-/// No one of this machine, we hope; no entry in the table of users is needed.
+/// A user id that is probably unused on this machine; it needs no entry in the table of users.
 pub const MALLORY: u32 = 65_532;
 pub const BYSTANDER: u32 = 65_531;
 
-/// One test at a time, since a program that is being written cannot be started; and only as root. `None`, with
-/// the reason printed: the test is to be left out.
+/// One test at a time, since a program that is being written cannot be started; and only as root. `None`,
+/// with the reason printed, if the test must be skipped.
 pub fn alone_as_root() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     if !nix::unistd::geteuid().is_root() {
@@ -29,7 +29,7 @@ pub fn alone_as_root() -> Option<MutexGuard<'static, ()>> {
     Some(guard)
 }
 
-/// Runs something on a thread that belongs to another user. `None`: it may not become that user.
+/// Runs a function on a thread of another user. `None` if it may not become that user.
 pub fn as_user<T: Send>(user: u32, what: impl FnOnce() -> T + Send) -> Option<T> {
     as_user_in(user, user, what)
 }
@@ -54,8 +54,8 @@ pub fn as_user_in<T: Send>(
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// `vipkad --system`, started by root, with a program `vipl-stub` beside it that takes what it is sent and ends
-/// when that ends. `prelude` are shell commands before the agent is executed.
+/// `vipkad --system`, started by root, with a program `vipl-stub` beside it that reads its standard input and
+/// exits at its end. `prelude` are shell commands before the agent is executed.
 pub fn service(prelude: &str, args: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let open_to_all = || Permissions::from_mode(0o755);
@@ -97,8 +97,8 @@ pub fn client(agent: &Daemon, user: u32) -> Client {
     client
 }
 
-/// Another user does all that a program does, from connecting to the agent to a connection of two VIs. Each
-/// step is bounded by the watchdog.
+/// Another user performs all steps of an application, from connecting to the agent to a connection of two
+/// VIs. The watchdog bounds each step.
 pub fn bystander_is_served(agent: &Daemon) {
     let (mut server, mut asker) = (client(agent, BYSTANDER), client(agent, BYSTANDER));
     let (a, b) = (server.open(b"A", &[]), asker.open(b"B", &[]));
