@@ -68,7 +68,9 @@ fn frames() -> Vec<Vec<u8>> {
         world.run(4_000_000_000);
         // The path carries less than before: TRY, TRIED, SLICE.
         world.lines[0].faults.largest = 700;
-        script.post(&mut world, 0, level);
+        for _ in 0..8 {
+            script.post(&mut world, 0, level);
+        }
         world.lines[0].faults.router = Router::MarksAll;
         world.posted(0);
         world.run(2_000_000_000);

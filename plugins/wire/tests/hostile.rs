@@ -3,11 +3,12 @@
 
 mod sim;
 
-use sim::Rng;
 use sim::host::{Host, Recv, Send, UNTOUCHED};
 use sim::network::Faults;
+use sim::pick;
 use sim::world::{World, config};
 use vipl_sys::crc::crc32c;
+use vipl_sys::random::Random;
 use vipl_wire::*;
 
 const KEY: u64 = 0x0123_4567_89AB_CDEF;
@@ -79,13 +80,13 @@ fn victim(level: Level) -> Victim {
 }
 
 impl Victim {
-    fn hear(&mut self, frame: &[u8], rng: &mut Rng) -> Received {
+    fn hear(&mut self, frame: &[u8], rng: &mut Random) -> Received {
         self.now += rng.below(50_000);
         let received = self.connection.received(frame, self.now, &mut self.host);
-        if rng.permille(300) {
+        if rng.below(1000) < 300 {
             self.connection.flush(self.now, &mut self.host);
         }
-        if rng.permille(50) {
+        if rng.below(1000) < 50 {
             self.now += rng.below(200_000_000);
             self.connection.timeout(self.now, &mut self.host);
         }
@@ -104,9 +105,9 @@ impl Victim {
 }
 
 /// Frames of an honest side 0 to side 1, of all kinds.
-fn honest_frames(level: Level, rng: &mut Rng) -> Vec<Vec<u8>> {
+fn honest_frames(level: Level, rng: &mut Random) -> Vec<Vec<u8>> {
     let mut world = World::new(
-        rng.next(),
+        rng.next_u64(),
         level,
         1500,
         Faults {
@@ -136,7 +137,7 @@ fn honest_frames(level: Level, rng: &mut Rng) -> Vec<Vec<u8>> {
 }
 
 /// A part with fields at their limits.
-fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
+fn part(rng: &mut Random, area: (u64, u32)) -> (Part, usize) {
     let kinds = [
         PartKind::Send,
         PartKind::Piece,
@@ -144,8 +145,8 @@ fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
         PartKind::Read,
         PartKind::Data,
     ];
-    let kind = rng.pick(&kinds);
-    let bytes = rng.pick(&[0u16, 1, 50, 500]);
+    let kind = pick(rng, &kinds);
+    let bytes = pick(rng, &[0u16, 1, 50, 500]);
     let edges = [
         0,
         1,
@@ -160,22 +161,22 @@ fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
     ];
     let part = Part {
         kind,
-        flagged: rng.permille(500),
+        flagged: rng.below(1000) < 500,
         bytes,
-        number: rng.pick(&[0, 0, 0, 1, 2, 3, u32::MAX]),
+        number: pick(rng, &[0, 0, 0, 1, 2, 3, u32::MAX]),
         immediate: 0,
-        total: rng.pick(&edges),
-        offset: rng.pick(&edges),
+        total: pick(rng, &edges),
+        offset: pick(rng, &edges),
         address: area
             .0
-            .wrapping_add(rng.pick(&[0, 0, 0, 1, 4999, u64::MAX, u64::MAX - 100])),
-        handle: rng.pick(&[area.1, area.1, area.1 - 1, 0, u32::MAX]),
+            .wrapping_add(pick(rng, &[0, 0, 0, 1, 4999, u64::MAX, u64::MAX - 100])),
+        handle: pick(rng, &[area.1, area.1, area.1 - 1, 0, u32::MAX]),
     };
     (part, usize::from(bytes))
 }
 
 /// A valid frame with invalid content.
-fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
+fn forged(rng: &mut Random, host: &Host) -> Vec<u8> {
     let open = &host.areas[5];
     let first = KEY as u32;
     let kinds = [
@@ -193,7 +194,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
     ];
     let mut frame = vec![0; 1500];
     let mut at = HEADER;
-    let kind = rng.pick(&kinds);
+    let kind = pick(rng, &kinds);
     match kind {
         Kind::Data => {
             for _ in 0..rng.below(4) {
@@ -207,7 +208,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
         }
         Kind::Ack => {
             at += rng.below(200) as usize;
-            frame[HEADER..at].fill_with(|| rng.next() as u8);
+            frame[HEADER..at].fill_with(|| rng.next_u64() as u8);
         }
         Kind::Slice => {
             // Whole frames of one part in two slices, and all that is not.
@@ -215,26 +216,29 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
             let body = HEADER + 8;
             part.emit(&mut frame[body..]);
             let total = (part.kind.header() + bytes) as u16;
-            let offset = rng.pick(&[0, 0, 128, 128, 256, 1, 16_256, 65_408, u16::MAX]);
-            let total = rng.pick(&[total, total, total, 0, 128, 16_384, 16_385, u16::MAX]);
+            let offset = pick(rng, &[0, 0, 128, 128, 256, 1, 16_256, 65_408, u16::MAX]);
+            let total = pick(
+                rng,
+                &[total, total, total, 0, 128, 16_384, 16_385, u16::MAX],
+            );
             frame[HEADER..HEADER + 2].copy_from_slice(&offset.to_be_bytes());
             frame[HEADER + 2..HEADER + 4].copy_from_slice(&total.to_be_bytes());
             let left = usize::from(total.saturating_sub(offset)).min(1400);
-            at = body + rng.pick(&[left, left.min(128), left.min(128), 0, 1, 200]);
+            at = body + pick(rng, &[left, left.min(128), left.min(128), 0, 1, 200]);
         }
         Kind::Try => at += rng.below(1400) as usize,
         Kind::Tried => {
-            at += rng.pick(&[2, 2, 2, 0, 3]);
-            let length = rng.pick(&[0u16, 64, 512, 1200, 1472, 1500, u16::MAX]);
+            at += pick(rng, &[2, 2, 2, 0, 3]);
+            let length = pick(rng, &[0u16, 64, 512, 1200, 1472, 1500, u16::MAX]);
             frame[HEADER..HEADER + 2].copy_from_slice(&length.to_be_bytes());
         }
         _ => {
             // Rarely, so that other content is tried, too.
-            if rng.permille(900) {
+            if rng.below(1000) < 900 {
                 return Vec::new();
             }
-            at += rng.pick(&[0, 11, 12, 13]);
-            frame[HEADER..at].fill_with(|| rng.next() as u8 & 7);
+            at += pick(rng, &[0, 11, 12, 13]);
+            frame[HEADER..at].fill_with(|| rng.next_u64() as u8 & 7);
         }
     }
     let header = Header {
@@ -243,20 +247,15 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
         from_endpoint: 100,
         to_vi: 11,
         check: key_check(KEY, 0),
-        sequence: first.wrapping_add(rng.pick(&[0, 0, 1, 2, 3, 100, 255, 256, u32::MAX, 1 << 31])),
-        acknowledged: ((KEY >> 32) as u32).wrapping_add(rng.pick(&[
-            0,
-            1,
-            2,
-            3,
-            8,
-            9,
-            100,
-            u32::MAX,
-        ])),
-        window: rng.pick(&[0, 1, 256, u16::MAX]),
-        flags: rng.next() as u8 & !FLAG_SEALED,
-        marks: rng.next() as u8,
+        sequence: first.wrapping_add(pick(
+            rng,
+            &[0, 0, 1, 2, 3, 100, 255, 256, u32::MAX, 1 << 31],
+        )),
+        acknowledged: ((KEY >> 32) as u32)
+            .wrapping_add(pick(rng, &[0, 1, 2, 3, 8, 9, 100, u32::MAX])),
+        window: pick(rng, &[0, 1, 256, u16::MAX]),
+        flags: rng.next_u64() as u8 & !FLAG_SEALED,
+        marks: rng.next_u64() as u8,
     };
     let bytes = header.emit(&mut frame, at - HEADER);
     frame.truncate(bytes);
@@ -285,7 +284,7 @@ fn mutated_frames_do_no_harm() {
     let (mut taken, mut ended) = (0, 0);
     for seed in seeds(300) {
         println!("seed {seed}");
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let honest = honest_frames(level(seed), &mut rng);
         assert!(honest.len() >= 2, "some data and a CLOSE");
         let mut victim = victim(level(seed));
@@ -294,9 +293,9 @@ fn mutated_frames_do_no_harm() {
                 let mut frame = frame.clone();
                 for _ in 0..rng.below(4) {
                     let at = rng.below(frame.len() as u64) as usize;
-                    frame[at] = rng.pick(&[0, 1, 0x7F, 0x80, 0xFF, rng_byte(at)]);
+                    frame[at] = pick(&mut rng, &[0, 1, 0x7F, 0x80, 0xFF, rng_byte(at)]);
                 }
-                if rng.permille(50) {
+                if rng.below(1000) < 50 {
                     frame.truncate(rng.below(frame.len() as u64) as usize);
                 }
                 if frame.len() >= HEADER {
@@ -324,7 +323,7 @@ fn forged_frames_do_no_harm() {
     let mut ended = 0;
     for seed in seeds(3000) {
         println!("seed {seed}");
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let mut victim = victim(level(seed));
         for _ in 0..40 {
             let frame = forged(&mut rng, &victim.host);
@@ -339,21 +338,24 @@ fn forged_frames_do_no_harm() {
 /// Random bytes, and valid frames with a wrong key: they have no effect, and the connection works as before.
 #[test]
 fn frames_with_a_wrong_key_have_no_effect() {
-    let mut rng = Rng::new(5);
+    let mut rng = Random::new(5);
     let mut world = World::new(9, Level::Delivery, 1500, Faults::NONE);
     let mut script = sim::script::Script::default();
     for _ in 0..300 {
         let length = rng.below(200) as usize;
-        let mut noise: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
-        if length > HEADER && rng.permille(700) {
+        let mut noise: Vec<u8> = (0..length).map(|_| rng.next_u64() as u8).collect();
+        if length > HEADER && rng.below(1000) < 700 {
             let header = Header {
-                kind: rng.pick(&[Kind::Data, Kind::Close, Kind::Ack, Kind::Try, Kind::Slice]),
+                kind: pick(
+                    &mut rng,
+                    &[Kind::Data, Kind::Close, Kind::Ack, Kind::Try, Kind::Slice],
+                ),
                 to_endpoint: 101,
                 from_endpoint: 100,
                 to_vi: 11,
-                check: rng.next(),
-                sequence: rng.next() as u32,
-                acknowledged: rng.next() as u32,
+                check: rng.next_u64(),
+                sequence: rng.next_u64() as u32,
+                acknowledged: rng.next_u64() as u32,
                 window: 1,
                 flags: 1,
                 marks: 0,

@@ -4,11 +4,12 @@
 
 mod sim;
 
-use sim::Rng;
 use sim::network::{Faults, Router};
+use sim::pick;
 use sim::script::Script;
 use sim::world::World;
 use vipl_abi::*;
+use vipl_sys::random::Random;
 use vipl_wire::{Cause, Level, Reason};
 
 const SEEDS: u64 = 200;
@@ -38,23 +39,26 @@ struct Outcome {
     again: u64,
 }
 
-fn faults(rng: &mut Rng) -> Faults {
-    let latency_ns = rng.pick(&[2_000, 10_000, 50_000, 500_000, 5_000_000]);
+fn faults(rng: &mut Random) -> Faults {
+    let latency_ns = pick(rng, &[2_000, 10_000, 50_000, 500_000, 5_000_000]);
     Faults {
         latency_ns,
         jitter_ns: rng.below(latency_ns),
-        loss: rng.pick(&[0, 0, 10, 10, 50, 150]),
-        duplication: rng.pick(&[0, 0, 10, 100]),
-        reordering: rng.pick(&[0, 0, 10, 100]),
+        loss: pick(rng, &[0, 0, 10, 10, 50, 150]),
+        duplication: pick(rng, &[0, 0, 10, 100]),
+        reordering: pick(rng, &[0, 0, 10, 100]),
         hold_ns: 0,
-        corruption: rng.pick(&[0, 0, 10, 50]),
-        rate: rng.pick(&[0, 0, 12, 125, 1250]),
+        corruption: pick(rng, &[0, 0, 10, 50]),
+        rate: pick(rng, &[0, 0, 12, 125, 1250]),
         queue: 64_000,
-        router: rng.pick(&[
-            Router::ClearsMarks,
-            Router::MarksAbove(16_000),
-            Router::MarksAll,
-        ]),
+        router: pick(
+            rng,
+            &[
+                Router::ClearsMarks,
+                Router::MarksAbove(16_000),
+                Router::MarksAll,
+            ],
+        ),
         cut: None,
         ..Faults::NONE
     }
@@ -72,7 +76,7 @@ fn is_over(world: &World) -> bool {
 }
 
 fn run(seed: u64) -> Outcome {
-    let mut rng = Rng::new(seed ^ 0xABCD);
+    let mut rng = Random::new(seed ^ 0xABCD);
     let level = [Level::Unreliable, Level::Delivery, Level::Reception][(seed % 3) as usize];
     let story = match rng.below(12) {
         0..=4 => Story::Faults,
@@ -82,10 +86,10 @@ fn run(seed: u64) -> Outcome {
         9 => Story::Leave,
         _ => Story::Shrink,
     };
-    let mtu = rng.pick(&[256, 576, 1500, 1500, 9000]);
+    let mtu = pick(&mut rng, &[256, 576, 1500, 1500, 9000]);
     let mut world = World::new(seed, level, mtu, faults(&mut rng));
     let ordered = world.lines[0].faults.reordering == 0 && world.lines[0].faults.duplication == 0;
-    world.room = rng.pick(&[1, 3, 16, 1000]);
+    world.room = pick(&mut rng, &[1, 3, 16, 1000]);
     let began = world.now;
     let mut scripts = [Script::default(), Script::default()];
     let rounds = rng.between(3, 12);
@@ -113,7 +117,7 @@ fn run(seed: u64) -> Outcome {
                     let largest = rng.between(560, 1600) as usize;
                     for line in &mut world.lines {
                         line.faults.largest = largest;
-                        line.faults.fragments = rng.permille(200);
+                        line.faults.fragments = rng.below(1000) < 200;
                     }
                     if seed % 4 == 3 {
                         // With seals a peer may move, too.
@@ -130,13 +134,13 @@ fn run(seed: u64) -> Outcome {
             }
             for _ in 0..rng.below(12) {
                 script.post(&mut world, side, level);
-                if rng.permille(700) {
+                if rng.below(1000) < 700 {
                     world.posted(side);
                 }
             }
             world.posted(side);
         }
-        let pause = rng.pick(&[0, 10_000, 1_000_000, 30_000_000]);
+        let pause = pick(&mut rng, &[0, 10_000, 1_000_000, 30_000_000]);
         world.until(pause, |_| false);
         check(&mut scripts, &world, level, ordered);
     }

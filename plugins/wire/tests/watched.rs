@@ -123,7 +123,7 @@ fn an_application_sees_the_last_eight_bytes_last_and_whole() {
                 ..Faults::NONE
             };
             let mut world = world(Level::Delivery, 1500, seed % 2 == 0, faults);
-            world.rng = sim::Rng::new(seed);
+            world.rng = vipl_sys::random::Random::new(seed);
             for message in 0..12usize {
                 let bytes = 1404 * (1 + message % 4) + (seed as usize + message) % 16;
                 let (side, at) = post(&mut world, operation, bytes);

@@ -1,6 +1,6 @@
 //! The network between the two hosts: what becomes of a frame.
 
-use super::Rng;
+use vipl_sys::random::Random;
 
 /// What a router does with marks of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Line {
         mut frame: Vec<u8>,
         may_mark: bool,
         now: u64,
-        rng: &mut Rng,
+        rng: &mut Random,
     ) -> Vec<(u64, Carried)> {
         let faults = self.faults;
         self.frames += 1;
@@ -134,7 +134,7 @@ impl Line {
         let refused = may_mark && faults.router == Router::Refuses;
         let marked = may_mark && self.marks(now);
         let stopped = cut || large || unknown || refused;
-        if stopped || (0..pieces).any(|_| rng.permille(faults.loss)) {
+        if stopped || (0..pieces).any(|_| rng.below(1000) < faults.loss) {
             self.lost += 1;
             return Vec::new();
         }
@@ -143,7 +143,7 @@ impl Line {
             return Vec::new();
         };
         let mut at = start + faults.latency_ns + rng.below(faults.jitter_ns + 1);
-        if rng.permille(faults.reordering) {
+        if rng.below(1000) < faults.reordering {
             let most = match faults.hold_ns {
                 0 => 3 * faults.latency_ns,
                 hold_ns => hold_ns,
@@ -154,7 +154,7 @@ impl Line {
             at = at.max(self.last_ns);
             self.last_ns = at;
         }
-        if rng.permille(faults.corruption) {
+        if rng.below(1000) < faults.corruption {
             self.lost += 1;
             for _ in 0..rng.between(1, 4) {
                 let bit = rng.below(8 * frame.len() as u64) as usize;
@@ -166,7 +166,7 @@ impl Line {
             frame.resize(46, 0);
         }
         let mut arrivals = Vec::new();
-        if rng.permille(faults.duplication) {
+        if rng.below(1000) < faults.duplication {
             arrivals.push((
                 at + rng.below(2 * faults.latency_ns),
                 (frame.clone(), marked),

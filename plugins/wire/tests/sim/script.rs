@@ -4,6 +4,7 @@ use vipl_abi::*;
 use vipl_wire::{Level, Operation};
 
 use super::host::{Area, Recv, Segment, Send, UNTOUCHED};
+use super::pick;
 use super::world::World;
 
 /// What one operation must have done once it is complete.
@@ -36,7 +37,7 @@ pub struct Script {
 fn cut(world: &mut World, area: &Area, most: u64) -> Vec<Segment> {
     let mut segments = Vec::new();
     let (mut at, end) = (area.at, area.at + area.bytes);
-    while at < end && (segments.len() as u64) < most - 1 && world.rng.permille(600) {
+    while at < end && (segments.len() as u64) < most - 1 && world.rng.below(1000) < 600 {
         let bytes = world.rng.between(0, (end - at) as u64) as usize;
         segments.push((area.handle, at, bytes));
         at += bytes;
@@ -62,7 +63,7 @@ impl Script {
     pub fn post(&mut self, world: &mut World, side: usize, level: Level) {
         let bytes = size(world);
         let data: Vec<u8> = {
-            let salt = world.rng.next();
+            let salt = world.rng.next_u64();
             (0..bytes as u64)
                 .map(|i| (i.wrapping_mul(salt | 1) >> 5) as u8)
                 .collect()
@@ -77,10 +78,10 @@ impl Script {
                 Operation::Read,
             ],
         };
-        let operation = world.rng.pick(kinds);
-        let flagged = operation != Operation::Read && world.rng.permille(300);
-        let immediate = world.rng.next() as u32;
-        let fenced = world.rng.permille(100);
+        let operation = pick(&mut world.rng, kinds);
+        let flagged = operation != Operation::Read && world.rng.below(1000) < 300;
+        let immediate = world.rng.next_u64() as u32;
+        let fenced = world.rng.below(1000) < 100;
         let mut expected = Expected {
             operation,
             data,

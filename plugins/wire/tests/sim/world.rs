@@ -5,10 +5,10 @@ use std::collections::BinaryHeap;
 
 use vipl_wire::{Closing, Config, Connection, Level, Reason, Received};
 
-use super::Rng;
 use super::host::{Host, Recv, Send, UNTOUCHED};
 use super::network::{Carried, Faults, Line};
 use super::rival::{PACKET, Rival};
+use vipl_sys::random::Random;
 
 /// One side.
 pub struct Side {
@@ -44,7 +44,7 @@ enum Event {
 
 pub struct World {
     pub now: u64,
-    pub rng: Rng,
+    pub rng: Random,
     pub sides: [Side; 2],
     pub lines: [Line; 2],
     /// Another flow on a line.
@@ -93,14 +93,14 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
 
 impl World {
     pub fn new(seed: u64, level: Level, mtu: u16, faults: Faults) -> World {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         // Sequence and descriptor numbers wrap soon in some worlds.
-        let wrap = if rng.permille(500) {
+        let wrap = if rng.below(1000) < 500 {
             0xFFFF_FFC0_FFFF_FFE0
         } else {
             0
         };
-        let key = rng.next() | wrap;
+        let key = rng.next_u64() | wrap;
         let start = rng.below(1 << 40);
         let base = if wrap == 0 { 0 } else { u32::MAX - 20 };
         let side = |number: u32| Side {
@@ -275,7 +275,7 @@ impl World {
                 self.sides[side].inbox.push((from, frame));
                 if !self.sides[side].polling {
                     self.sides[side].polling = true;
-                    let stalled = self.stalls.0 > 0 && self.rng.permille(self.stalls.0);
+                    let stalled = self.stalls.0 > 0 && self.rng.below(1000) < self.stalls.0;
                     let stall = if stalled { self.stalls.1 } else { 0 };
                     self.push(self.now + self.poll_ns + stall, Event::Poll(side));
                 }
@@ -309,7 +309,7 @@ impl World {
         let latency = self.lines[line].faults.latency_ns;
         while let Some(rival) = self.rivals[line].as_mut().filter(|rival| rival.may_send()) {
             rival.under_way += 1;
-            let by_chance = self.rng.permille(self.lines[line].faults.loss);
+            let by_chance = self.rng.below(1000) < self.lines[line].faults.loss;
             let marked = self.lines[line].marks(self.now);
             let left = self.lines[line].leaves(PACKET, self.now);
             // A loss is noticed by those behind it.
