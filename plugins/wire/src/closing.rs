@@ -4,11 +4,12 @@
 
 use crate::config::NEVER;
 use crate::config::Received;
-use crate::env::Transmit;
+use crate::env::{Cause, Transmit};
 use crate::frame::{
     CLOSE_BODY, FLAG_SEALED, HEADER, Header, Kind, Refused, key_check, u16_at, u32_at,
 };
-use crate::seal::{SEAL, Seals};
+use crate::framing::Framing;
+use crate::seal::SEAL;
 
 /// First interval between two CLOSEs; it doubles.
 const FIRST_NS: u64 = 5_000_000;
@@ -69,29 +70,54 @@ impl Body {
     }
 }
 
+/// Why a step ends the connection: what it returns instead of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// The reason in the CLOSE.
+    pub(crate) reason: Reason,
+    /// Number of the peer's operation that has failed. `None`: the next one to be processed.
+    pub(crate) failed: Option<u32>,
+    /// What this side reports, with the operation bits. `None`: the host has broken the connection itself.
+    pub(crate) report: Option<(Cause, u32)>,
+}
+
+impl End {
+    /// The connection is lost, and nothing else reports it.
+    pub(crate) const LOST: End = End::new(Reason::Lost, Cause::LOST, 0);
+    /// The peer violates the protocol.
+    pub(crate) const VIOLATION: End = End::LOST;
+    /// A completion could not be written: the host has broken the connection.
+    pub(crate) const BROKEN: End = End {
+        reason: Reason::Lost,
+        failed: None,
+        report: None,
+    };
+
+    pub(crate) const fn new(reason: Reason, cause: Cause, opcode: u32) -> End {
+        End {
+            reason,
+            failed: None,
+            report: Some((cause, opcode)),
+        }
+    }
+}
+
 /// A connection that has ended on this side.
 #[derive(Clone, Debug)]
 pub struct Closing {
-    /// The header of all frames of this side, with the last sequence and acknowledgement.
-    pub(crate) header: Header,
-    pub(crate) body: Body,
+    body: Body,
     confirmed: bool,
     tries: u32,
     next_ns: u64,
-    seals: Option<Box<Seals>>,
+    /// Its header has the last sequence and acknowledgement.
+    framing: Framing,
 }
 
 impl Closing {
     /// `known`: the peer has closed before, so it need not be informed.
-    pub(crate) fn new(
-        header: Header,
-        body: Body,
-        known: bool,
-        seals: Option<Box<Seals>>,
-    ) -> Closing {
+    pub(crate) fn new(body: Body, known: bool, framing: Framing) -> Closing {
         Closing {
-            seals,
-            header,
+            framing,
             body,
             confirmed: known,
             tries: 0,
@@ -117,7 +143,7 @@ impl Closing {
     /// Handles a frame for the connection. Frames of other connections are ignored.
     pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
         if let Ok((header, body)) = Header::parse(frame)
-            && header.check == !self.header.check
+            && header.check == !self.framing.last().check
             && header.to_vi == self.body.from_vi
         {
             self.take_sealed(&header, frame, body, out);
@@ -133,12 +159,8 @@ impl Closing {
         body: &[u8],
         out: &mut T,
     ) -> Received {
-        let sealed = header.flags & FLAG_SEALED != 0;
-        let passes = match &mut self.seals {
-            None => !sealed,
-            Some(seals) if sealed => seals.open(frame, body).is_some(),
-            Some(_) => header.kind == Kind::Closed,
-        };
+        let forgotten = header.kind == Kind::Closed && header.flags & FLAG_SEALED == 0;
+        let passes = forgotten || self.framing.open(header, frame, body).is_some();
         if !passes {
             return Received::Refused(Refused::Seal);
         }
@@ -151,7 +173,13 @@ impl Closing {
             Kind::Closed => self.confirmed = true,
             Kind::Close => {
                 self.confirmed = true;
-                self.confirm(out);
+                // If the confirmation is lost, the peer repeats its CLOSE.
+                let kind = Kind::Closed;
+                let header = Header {
+                    kind,
+                    ..*self.framing.last()
+                };
+                self.framing.send_empty(&header, out);
             }
             // The peer does not know yet. The repetition of the CLOSE informs it.
             _ => {}
@@ -167,26 +195,15 @@ impl Closing {
         self.tries += 1;
         self.next_ns = now_ns + wait;
         if let Some(mut frame) = out.frame() {
-            let buffer = frame.as_mut();
-            self.body.emit(&mut buffer[HEADER..HEADER + CLOSE_BODY]);
+            let body = &mut frame.as_mut()[HEADER..HEADER + CLOSE_BODY];
+            self.body.emit(body);
             let kind = Kind::Close;
-            let bytes = Header {
+            let header = Header {
                 kind,
-                ..self.header
-            }
-            .emit_sealed(buffer, CLOSE_BODY, &mut self.seals);
-            out.transmit(frame, bytes);
+                ..*self.framing.last()
+            };
+            self.framing.send(frame, &header, CLOSE_BODY, out);
         }
-    }
-
-    /// Confirms the CLOSE of the peer. If the confirmation is lost, the peer repeats its CLOSE.
-    pub(crate) fn confirm<T: Transmit>(&mut self, out: &mut T) {
-        let kind = Kind::Closed;
-        let header = Header {
-            kind,
-            ..self.header
-        };
-        send_empty(&header, &mut self.seals, out);
     }
 
     /// Answers a CLOSE for a connection that this side has forgotten, so that the peer stops repeating it. The frame
@@ -218,21 +235,7 @@ impl Closing {
             flags: 0,
             marks: 0,
         };
-        send_empty(&answer, &mut None, out);
+        Framing::of_stray(answer).send_empty(&answer, out);
         true
     }
-}
-
-/// Sends a frame without a body, unless the device is full.
-pub(crate) fn send_empty<T: Transmit>(
-    header: &Header,
-    seals: &mut Option<Box<Seals>>,
-    out: &mut T,
-) -> bool {
-    let Some(mut frame) = out.frame() else {
-        return false;
-    };
-    let bytes = header.emit_sealed(frame.as_mut(), 0, seals);
-    out.transmit(frame, bytes);
-    true
 }

@@ -1,136 +1,89 @@
-//! One end of a connection between two VIs: its inputs, its deadlines, and the state that all of it shares.
+//! One end of a connection between two VIs: its phase, its inputs and its deadlines.
 //!
-//! What an input changes is in the modules below this one, by subject:
-//!
-//! | module | subject |
-//! | --- | --- |
-//! | `send` | what is sent next |
-//! | `alone` | one small message, sent or received while nothing else is in progress: the usual case |
-//! | `build`, `resend` | frames of posted operations, and lost frames once more |
-//! | `path` | what the path carries: the size of frames |
-//! | `complete` | acknowledgements, and the sends that they complete |
-//! | `receive`, `deliver` | frames into order, and their parts into receive descriptors and memory |
-//! | `unreliable` | both of these for Unreliable connections |
-//! | `read` | RDMA Read, both sides |
-//! | `end` | the end of the connection |
+//! A connection consists of a [`SendSide`] and a [`ReceiveSide`], which do not know each other, except that pieces of an
+//! RDMA Read's answer arrive at the one and belong to the other. A step of either side that ends the connection returns an
+//! [`End`], which is carried out here.
 
-mod alone;
-mod build;
-mod complete;
-mod deliver;
 mod end;
 mod path;
-mod read;
-mod receive;
-mod resend;
-mod send;
-mod unreliable;
 
-pub use path::ASKS;
-
-use crate::ack::Acks;
-use crate::arrivals::Arrivals;
-use crate::closing::{Body, Closing, Reason, send_empty};
+use crate::closing::{Body, Closing, End, Reason};
 use crate::config::{Config, NEVER, Received, Stats};
 use crate::env::{Cause, Env, Level, Transmit};
-use crate::frame::{FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, key_check};
+use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, is_intact, key_check, split};
+use crate::framing::{Framing, Output};
 use crate::keepalive::{Keepalive, Verdict};
-use crate::receiver::Receiver;
-use crate::seal::Seals;
-use crate::search::Search;
-use crate::sender::Sender;
+use crate::part::Parts;
+use crate::receive::ReceiveSide;
+use crate::send::SendSide;
 
 /// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
 /// to wait for a processor before it sends the first one, while the agents have exchanged theirs already.
 const CLOSE_WAIT_NS: u64 = 500_000_000;
 
 /// State of the connection.
-#[derive(Clone, Copy, Debug)]
 enum Phase {
     Open,
-    /// The peer has left; frames that its CLOSE has overtaken may still come.
+    /// The peer has closed. Frames that its CLOSE has overtaken may still arrive.
     Leaving {
         body: Body,
+        /// Number of the first frame that the peer has not sent.
         last: u32,
         until_ns: u64,
     },
     /// The VI is in Error. The lingering close may still be in progress.
-    Ended,
+    Ended(Closing),
 }
 
 /// One end of a connection.
 pub struct Connection {
-    config: Config,
     phase: Phase,
-    now_ns: u64,
-    /// Key checks: what this side sends, what the peer sends.
-    check: u64,
+    own_vi: u32,
+    /// Key check in the peer's frames.
     peer_check: u64,
-    sender: Sender,
-    receiver: Receiver,
-    arrivals: Arrivals,
-    acks: Acks,
-    stats: Stats,
-    closing: Option<Closing>,
-    /// Those of `closing`, once it is there.
-    seals: Option<Box<Seals>>,
+    reliable: bool,
+    framing: Framing,
+    send: SendSide,
+    receive: ReceiveSide,
     keepalive: Keepalive,
-    /// Until when the CLOSE is awaited after the agent has reported an orderly end.
-    gone_at_ns: u64,
-    search: Search,
-    /// The earlier one of `gone_at_ns` and the search's deadline.
-    rare_at_ns: u64,
-    /// Bytes for the parts of one DATA frame.
-    room: usize,
-    /// The largest frame in use, and the one that the owner knows of.
-    size: u16,
-    size_told: u16,
-    /// The length of a TRY that was answered.
-    answered: Option<u16>,
+    /// Until when to wait for the CLOSE after the agent has reported an orderly end.
+    close_until_ns: u64,
     blocked: bool,
+    frames_received: u64,
+    corrupt: u64,
+    wrong_key: u64,
+    wrong_seal: u64,
 }
 
 impl Connection {
     /// A new connection. The peer creates its end from the mirrored configuration.
     ///
     /// # Panics
-    /// If `mtu` is below [`MTU_MIN`]: the device has made sure of it.
+    /// If `mtu` is below [`MTU_MIN`], which the device must prevent.
     pub fn new(config: &Config) -> Connection {
         assert!(usize::from(config.mtu) >= MTU_MIN, "mtu {}", config.mtu);
-        let side = config.side & 1;
-        let blind = config.level == Level::Unreliable;
-        let search = Search::new(config.mtu, config.shared_path, blind, config.now_ns);
-        let mut connection = Connection {
-            config: *config,
+        Connection {
             phase: Phase::Open,
-            now_ns: config.now_ns,
-            check: key_check(config.key, side),
-            peer_check: key_check(config.key, side ^ 1),
-            sender: Sender::new(config, side),
-            receiver: Receiver::new(config.first(side ^ 1), config.count_from),
-            arrivals: Arrivals::default(),
-            acks: Acks::new(config.ack_delay_ns),
-            stats: Stats::default(),
-            closing: None,
-            seals: config.seal.as_ref().map(|key| Box::new(Seals::new(key))),
+            own_vi: config.own_vi,
+            peer_check: key_check(config.key, config.side ^ 1),
+            reliable: config.level != Level::Unreliable,
+            framing: Framing::new(config),
+            send: SendSide::new(config),
+            receive: ReceiveSide::new(config),
             keepalive: Keepalive::new(config.now_ns, config.probes_max),
-            gone_at_ns: NEVER,
-            search,
-            rare_at_ns: search.deadline(),
-            room: 0,
-            size: search.size(),
-            size_told: search.size(),
-            answered: None,
+            close_until_ns: NEVER,
             blocked: false,
-        };
-        connection.room = connection.room_of(search.size());
-        connection
+            frames_received: 0,
+            corrupt: 0,
+            wrong_key: 0,
+            wrong_seal: 0,
+        }
     }
 
     /// Whether the connection still carries data. If not, the VI is in Error.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
-        !matches!(self.phase, Phase::Ended)
+        !matches!(self.phase, Phase::Ended(_))
     }
 
     /// Whether the device was full at the last attempt to send. Call [`Connection::flush`] when it has room.
@@ -139,114 +92,217 @@ impl Connection {
         self.blocked
     }
 
-    /// Whether the frame that was taken last has a seal and is the newest of the peer: if it has not come from a copy on another
-    /// way, the peer is where it came from.
+    /// Whether the last frame that was received has a seal and is the peer's newest. Unless it is a copy that took
+    /// another way, the peer is where it came from.
     pub fn is_newest(&self) -> bool {
-        self.seals.as_ref().is_some_and(|seals| seals.newest)
+        self.framing.is_newest()
     }
 
-    /// Whether everything that was sent has been acknowledged. Never of an Unreliable connection, which does not know.
+    /// Whether everything that was sent has been acknowledged. Always false on an Unreliable connection, which does not
+    /// know.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
-        self.config.level != Level::Unreliable && self.sender.inflight.under_way() == 0
+        self.reliable && self.send.inflight().in_flight() == 0
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[inline(always)]
     pub fn stats(&self) -> Stats {
-        self.stats
+        let (sent_again, timeouts, black_holes) = self.send.counters();
+        let (duplicates, out_of_order) = self.receive.counters();
+        Stats {
+            frames_sent: self.framing.sent(),
+            frames_received: self.frames_received,
+            sent_again,
+            duplicates,
+            out_of_order,
+            corrupt: self.corrupt,
+            wrong_key: self.wrong_key,
+            wrong_seal: self.wrong_seal,
+            timeouts,
+            black_holes,
+        }
     }
 
     /// Whether an acknowledgement is owed that has not been sent.
     #[inline(always)]
     pub fn ack_owed(&self) -> bool {
-        self.acks.is_owed()
+        self.receive.owes_ack()
+    }
+
+    /// Bytes for the parts of one DATA frame.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.send.room()
     }
 
     /// The send doorbell: descriptors were posted. Sends what window and device permit. `now_ns` may be 0 if
     /// [`Transmit::now`] returns the time.
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
-        self.now_ns = self.now_ns.max(now_ns);
-        // More may have been posted meanwhile, by a program that shares no lock with the device.
-        if !self.send_alone(env) || self.has_unsent(env) {
+        self.framing.set_now(self.framing.now_ns().max(now_ns));
+        // The application may have posted more meanwhile: it shares no lock with the device.
+        if !self.send_single(env) || self.send.has_unsent(env) {
             self.pump(env);
         }
     }
 
-    /// Asks the owner for the time, if it can tell.
+    /// The fast path of a message that fits into a frame while nothing else is in progress.
     #[inline(always)]
-    fn look_at_clock<T: Transmit>(&mut self, out: &mut T) {
-        if let Some(now_ns) = out.now() {
-            self.now_ns = now_ns;
+    fn send_single<E: Env>(&mut self, env: &mut E) -> bool {
+        if !self.permits_single() {
+            return false;
+        }
+        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let sent = self.send.send_single(&mut out);
+        if sent {
+            self.blocked = false;
+            self.receive.acknowledged(false);
+        }
+        sent
+    }
+
+    /// Whether the fast paths apply: the connection is open and reliable, and its frames have no seals.
+    #[inline(always)]
+    fn permits_single(&self) -> bool {
+        matches!(self.phase, Phase::Open) && self.reliable && !self.framing.is_sealed()
+    }
+
+    /// Sends what window, pace and device permit.
+    #[inline(always)]
+    fn pump<E: Env>(&mut self, env: &mut E) {
+        self.blocked = false;
+        if !matches!(self.phase, Phase::Open) {
+            return;
+        }
+        let sent = self.framing.sent();
+        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        if !self.send.resume(&mut out) {
+            return;
+        }
+        match self.send.pump(&mut out) {
+            Ok(full) => self.blocked = full,
+            Err(end) => return self.end(end, env),
+        }
+        if self.reliable && self.framing.sent() != sent {
+            self.receive.acknowledged(false);
         }
     }
 
     /// Handles a frame: everything after the link's own header, padding included.
     #[inline(always)]
     pub fn received<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
-        self.now_ns = now_ns;
-        self.stats.frames_received += 1;
-        if self.take_alone(frame, env) {
+        self.framing.set_now(now_ns);
+        self.frames_received += 1;
+        if self.take_single(frame, now_ns, env) {
             Received::Taken
         } else {
-            self.take(frame, env)
+            self.take(frame, now_ns, env)
         }
     }
 
+    /// The fast path of a frame with one whole message, the next one, for which a receive descriptor with room is
+    /// posted. False: the frame has still to be handled, or its error to be reported.
     #[inline(never)]
-    fn take<E: Env>(&mut self, frame: &[u8], env: &mut E) -> Received {
+    fn take_single<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> bool {
+        let Some((head, body, crc)) = split(frame).filter(|_| Kind::Data.is_of(frame)) else {
+            return false;
+        };
+        let header = Header::read(head, Kind::Data);
+        let is_next = header.check == self.peer_check
+            && header.to_vi == self.own_vi
+            && header.flags == 0
+            && self.receive.expects(&header)
+            && self.permits_single();
+        let Some((part, payload)) = Parts::message(body).filter(|_| is_next) else {
+            return false;
+        };
+        let placed = self.receive.expects_single(&part, env)
+            && is_intact(frame, body, crc)
+            && self.receive.place_single(&part, payload, env);
+        if !placed {
+            return false;
+        }
+        self.keepalive.received(now_ns);
+        let acknowledged = self.send.acknowledged_single(&header, now_ns, env);
+        let receive = &mut self.receive;
+        if let Err(end) = acknowledged.and_then(|()| receive.complete_single(&part, now_ns, env)) {
+            self.end(end, env);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn take<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
         let (header, body) = match Header::parse(frame) {
             Ok(parsed) => parsed,
             Err(refused) => return self.refuse(refused),
         };
-        if header.check != self.peer_check || header.to_vi != self.config.own_vi {
-            self.stats.wrong_key += 1;
+        if header.check != self.peer_check || header.to_vi != self.own_vi {
+            self.wrong_key += 1;
             return Received::WrongKey;
         }
-        if let Some(closing) = &mut self.closing {
+        if let Phase::Ended(closing) = &mut self.phase {
             return closing.take_sealed(&header, frame, body, env);
         }
-        let body = match &mut self.seals {
-            None if header.flags & FLAG_SEALED == 0 => body,
-            Some(seals) if header.flags & FLAG_SEALED != 0 => match seals.open(frame, body) {
-                Some(body) => body,
-                None => return self.refuse(Refused::Seal),
-            },
-            _ => return self.refuse(Refused::Seal),
+        let Some(body) = self.framing.open(&header, frame, body) else {
+            return self.refuse(Refused::Seal);
         };
-        self.keepalive.heard(self.now_ns);
-        if self.config.level != Level::Unreliable {
-            self.acknowledged(&header, body, env);
-        }
-        match header.kind {
-            Kind::Data if self.is_open() => self.take_data(&header, body, env),
-            Kind::Probe => self.acks.hurry(self.now_ns),
-            Kind::Close if self.is_open() => self.take_close(&header, body, env),
-            Kind::Try => self.take_try(body.len(), env),
-            Kind::Tried => self.take_tried(body, env),
-            Kind::Slice if self.is_open() => self.take_slice(&header, body, env),
-            _ => {}
+        self.keepalive.received(now_ns);
+        if let Err(end) = self.process(&header, body, now_ns, env) {
+            self.end(end, env);
         }
         Received::Taken
     }
 
-    /// A router on the way has marked this frame, which [`Connection::received`] has just taken: it was about to drop
-    /// it. The peer is told, and sends less.
+    /// Processes a valid frame of the peer.
+    #[inline(always)]
+    fn process<E: Env>(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        now_ns: u64,
+        env: &mut E,
+    ) -> Result<(), End> {
+        if self.reliable {
+            self.send.acknowledged(header, body, now_ns, env)?;
+        }
+        let (send, receive) = (&mut self.send, &mut self.receive);
+        match header.kind {
+            Kind::Data => receive.take_data(header, body, now_ns, send, env)?,
+            Kind::Slice => receive.take_slice(header, body, now_ns, send, env)?,
+            Kind::Close => self.take_close(header, body, env)?,
+            Kind::Probe => receive.acknowledge_now(now_ns),
+            Kind::Try => {
+                let mut out = Output::new(&mut self.framing, receive.ack(), env);
+                send.answer_try(body.len(), &mut out);
+            }
+            Kind::Tried => send.path_tried(body, now_ns, env),
+            Kind::Ack | Kind::Closed => {}
+        }
+        if let Phase::Leaving { body, last, .. } = &self.phase
+            && *last == self.receive.next()
+        {
+            return Err(self.send.closed_by_peer(body, env));
+        }
+        Ok(())
+    }
+
+    /// A router on the way has marked this frame, which [`Connection::received`] has just processed, instead of dropping
+    /// it. The peer is informed, and sends less.
     #[cold]
     pub fn marked(&mut self, frame: &[u8]) {
         // Acknowledgements cannot be fewer.
         if Kind::Data.is_of(frame) {
-            self.receiver.marks = self.receiver.marks.wrapping_add(1);
-            self.acks.hurry(self.now_ns);
+            self.receive.count_mark(self.framing.now_ns());
         }
     }
 
     #[cold]
     fn refuse(&mut self, refused: Refused) -> Received {
         match refused {
-            Refused::Corrupt => self.stats.corrupt += 1,
-            Refused::Seal => self.stats.wrong_seal += 1,
+            Refused::Corrupt => self.corrupt += 1,
+            Refused::Seal => self.wrong_seal += 1,
             _ => {}
         }
         Received::Refused(refused)
@@ -256,136 +312,19 @@ impl Connection {
     /// that are due.
     #[inline(always)]
     pub fn flush<E: Env>(&mut self, now_ns: u64, env: &mut E) {
-        self.now_ns = now_ns;
+        self.framing.set_now(now_ns);
         self.pump(env);
-        if self.acks.is_due(now_ns) {
+        if self.receive.is_ack_due(now_ns) {
             self.send_ack(env);
         }
     }
 
     /// Sends an acknowledgement that is owed without further delay.
     pub fn flush_acks<E: Env>(&mut self, now_ns: u64, env: &mut E) {
-        self.now_ns = now_ns;
-        if self.acks.is_owed() {
+        self.framing.set_now(now_ns);
+        if self.receive.owes_ack() {
             self.send_ack(env);
         }
-    }
-
-    /// When to call [`Connection::timeout`], in nanoseconds.
-    #[inline(always)]
-    pub fn deadline(&self) -> u64 {
-        match self.phase {
-            Phase::Open => {
-                let sender = self.sender.deadline();
-                let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                let peer = self.keepalive.deadline().min(self.rare_at_ns);
-                sender.min(receiver).min(peer)
-            }
-            Phase::Leaving { until_ns, .. } => until_ns,
-            Phase::Ended => self.closing.as_ref().map_or(NEVER, Closing::deadline),
-        }
-    }
-
-    /// Runs expired timers; an early call does nothing. All frames that have arrived must have been passed to
-    /// [`Connection::received`] before: an expired timer means that the peer has not answered, not that its answer has
-    /// not been read.
-    pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
-        self.now_ns = now_ns;
-        match self.phase {
-            Phase::Open if self.gone_at_ns <= now_ns => {
-                return self.end(Reason::Lost, Cause::Disconnected, 0, env);
-            }
-            Phase::Open => {}
-            Phase::Leaving { body, until_ns, .. } => {
-                if until_ns <= now_ns {
-                    self.peer_left(body, env);
-                }
-                return;
-            }
-            Phase::Ended => {
-                if let Some(closing) = &mut self.closing {
-                    closing.timeout(now_ns, env);
-                }
-                return;
-            }
-        }
-        if self.arrivals.deadline() <= now_ns {
-            self.give_up_message(env);
-        }
-        if self.keepalive.deadline() <= now_ns {
-            self.check_keepalive(env);
-        }
-        if self.search.deadline() <= now_ns {
-            self.search_path(env);
-        }
-        if self.is_open() {
-            self.sender_timeout(env);
-        }
-        if self.is_open() {
-            self.flush(now_ns, env);
-        }
-    }
-
-    /// Closes the connection from this side, because of VipDisconnect or because the host has put the VI into Error. No
-    /// descriptor is accessed afterwards. The caller keeps the result, and runs it until it is done: it informs the
-    /// peer.
-    pub fn close<T: Transmit>(mut self, reason: Reason, now_ns: u64, out: &mut T) -> Closing {
-        self.now_ns = now_ns;
-        self.say_close(reason, self.receiver.operations(), out);
-        match self.closing {
-            Some(closing) => closing,
-            None => unreachable!("say_close makes one"),
-        }
-    }
-
-    /// The agent has reported that the peer has gone. All frames that have arrived must have been passed to
-    /// [`Connection::received`] before.
-    pub fn peer_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
-        self.now_ns = now_ns;
-        match self.phase {
-            // The report may have overtaken the last acknowledgement and the CLOSE.
-            Phase::Open if orderly => {
-                self.gone_at_ns = now_ns + CLOSE_WAIT_NS;
-                self.set_rare();
-            }
-            Phase::Leaving { .. } if orderly => {}
-            Phase::Open => self.end(Reason::Lost, Cause::LOST, 0, env),
-            Phase::Leaving { body, .. } => self.peer_left(body, env),
-            Phase::Ended => {}
-        }
-    }
-
-    /// The header of a frame that is sent now.
-    #[inline(always)]
-    fn header(&self, kind: Kind, sequence: u32) -> Header {
-        Header {
-            kind,
-            to_endpoint: self.config.peer_endpoint,
-            from_endpoint: self.config.own_endpoint,
-            to_vi: self.config.peer_vi,
-            check: self.check,
-            sequence,
-            acknowledged: self.receiver.next(),
-            window: self.config.window(),
-            flags: 0,
-            marks: self.receiver.marks,
-        }
-    }
-
-    /// Bytes for the parts of one DATA frame.
-    #[inline(always)]
-    pub fn room(&self) -> usize {
-        self.room
-    }
-
-    /// The largest frame in use, in bytes.
-    pub fn frame_bytes(&self) -> u16 {
-        self.size
-    }
-
-    #[cold]
-    fn set_rare(&mut self) {
-        self.rare_at_ns = self.gone_at_ns.min(self.search.deadline());
     }
 
     fn send_ack<E: Env>(&mut self, env: &mut E) {
@@ -393,31 +332,104 @@ impl Connection {
             self.blocked = true;
             return;
         };
-        let buffer = frame.as_mut();
-        let most = usize::from(self.config.window()) / 8;
-        let body = self.receiver.map(&mut buffer[HEADER..HEADER + most]);
-        let header = self.header(Kind::Ack, self.sender.inflight.next());
-        let bytes = header.emit_sealed(buffer, body, &mut self.seals);
-        env.transmit(frame, bytes);
-        self.stats.frames_sent += 1;
-        self.acks.sent(true);
+        let body = self.receive.write_map(&mut frame.as_mut()[HEADER..]);
+        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let header = out.header(Kind::Ack, self.send.inflight().next());
+        out.send(frame, &header, body);
+        self.receive.acknowledged(true);
+    }
+
+    /// When to call [`Connection::timeout`], in nanoseconds.
+    #[inline(always)]
+    pub fn deadline(&self) -> u64 {
+        match &self.phase {
+            Phase::Open => {
+                let sides = self.send.deadline().min(self.receive.deadline());
+                let peer = self.keepalive.deadline().min(self.close_until_ns);
+                sides.min(peer)
+            }
+            Phase::Leaving { until_ns, .. } => *until_ns,
+            Phase::Ended(closing) => closing.deadline(),
+        }
+    }
+
+    /// Runs expired timers; an early call does nothing. All frames that have arrived must have been passed to
+    /// [`Connection::received`] before: an expired timer means that the peer has not answered, not that its answer has
+    /// not been read.
+    pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
+        self.framing.set_now(now_ns);
+        let end = match &mut self.phase {
+            Phase::Open => self.run_timers(now_ns, env).err(),
+            Phase::Leaving { until_ns, .. } if *until_ns > now_ns => return,
+            Phase::Leaving { body, .. } => Some(self.send.closed_by_peer(body, env)),
+            Phase::Ended(closing) => return closing.timeout(now_ns, env),
+        };
+        match end {
+            Some(end) => self.end(end, env),
+            None => self.flush(now_ns, env),
+        }
+    }
+
+    fn run_timers<E: Env>(&mut self, now_ns: u64, env: &mut E) -> Result<(), End> {
+        if self.close_until_ns <= now_ns {
+            return Err(End::new(Reason::Lost, Cause::Disconnected, 0));
+        }
+        self.receive.timeout(now_ns, env)?;
+        if self.keepalive.deadline() <= now_ns {
+            self.check_keepalive(now_ns, env)?;
+        }
+        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        self.send.search_path(&mut out);
+        if self.send.timeout(self.keepalive.is_probing(), now_ns, env) {
+            return Err(self.peer_is_dead(env));
+        }
+        Ok(())
     }
 
     /// Checks whether the peer has been silent for too long.
     #[cold]
-    fn check_keepalive<E: Env>(&mut self, env: &mut E) {
-        let life_ns = env.peer_last_received(self.keepalive.heard_ns());
-        match self.keepalive.check(self.now_ns, life_ns) {
+    fn check_keepalive<E: Env>(&mut self, now_ns: u64, env: &mut E) -> Result<(), End> {
+        let process_ns = env.peer_last_received(self.keepalive.last_ns());
+        match self.keepalive.check(now_ns, process_ns) {
             Verdict::Wait => {}
-            Verdict::Dead => self.peer_is_dead(env),
+            Verdict::Dead => return Err(self.peer_is_dead(env)),
             Verdict::Probe => {
-                let header = self.header(Kind::Probe, self.sender.inflight.next());
+                let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+                let header = out.header(Kind::Probe, self.send.inflight().next());
                 // If the device is full, the next check sends it.
-                if send_empty(&header, &mut self.seals, env) {
-                    self.stats.frames_sent += 1;
-                    self.keepalive.probed(self.now_ns);
+                if out.send_empty(&header) {
+                    self.keepalive.probed(now_ns);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Closes the connection from this side, because of VipDisconnect or because the host has put the VI into Error. No
+    /// descriptor is accessed afterwards. The caller runs the result until it is done: it informs the peer.
+    pub fn close<T: Transmit>(mut self, reason: Reason, now_ns: u64, out: &mut T) -> Closing {
+        self.framing.set_now(now_ns);
+        match self.phase {
+            Phase::Ended(closing) => closing,
+            _ => self.send_close(reason, self.receive.operations(), out),
+        }
+    }
+
+    /// The agent has reported that the peer has exited or closed. All frames that have arrived must have been passed to
+    /// [`Connection::received`] before.
+    pub fn peer_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
+        self.framing.set_now(now_ns);
+        let end = match &self.phase {
+            // The report may have overtaken the last acknowledgement and the CLOSE.
+            Phase::Open if orderly => {
+                self.close_until_ns = now_ns + CLOSE_WAIT_NS;
+                return;
+            }
+            Phase::Leaving { .. } if orderly => return,
+            Phase::Ended(_) => return,
+            Phase::Open => End::LOST,
+            Phase::Leaving { body, .. } => self.send.closed_by_peer(body, env),
+        };
+        self.end(end, env);
     }
 }

@@ -46,7 +46,7 @@ impl Marks {
     }
 
     /// The peer's count, and the oldest frame in flight.
-    pub(crate) fn hear(&mut self, count: u8, first: u32) -> Meaning {
+    pub(crate) fn received(&mut self, count: u8, first: u32) -> Meaning {
         let more = count.wrapping_sub(self.seen);
         // Frames may overtake each other.
         if self.ignored || more.cast_signed() <= 0 {
@@ -80,33 +80,33 @@ mod tests {
     fn a_count_that_grows_is_congestion_and_an_old_one_is_not() {
         let mut marks = Marks::new(u32::MAX);
         assert!(!marks.differ(0) && marks.differ(1));
-        assert_eq!(marks.hear(1, 9), Meaning::Congestion);
-        assert_eq!(marks.hear(3, 30), Meaning::Congestion);
-        assert_eq!(marks.hear(2, 30), Meaning::Nothing, "overtaken");
+        assert_eq!(marks.received(1, 9), Meaning::Congestion);
+        assert_eq!(marks.received(3, 30), Meaning::Congestion);
+        assert_eq!(marks.received(2, 30), Meaning::Nothing, "overtaken");
         assert!(!marks.differ(3));
         for count in 4..=u8::MAX {
             assert_eq!(
-                marks.hear(count, 30 * u32::from(count)),
+                marks.received(count, 30 * u32::from(count)),
                 Meaning::Congestion
             );
         }
-        assert_eq!(marks.hear(1, 30 * 257), Meaning::Congestion, "it wraps");
+        assert_eq!(marks.received(1, 30 * 257), Meaning::Congestion, "it wraps");
     }
 
     #[test]
     fn marks_on_everything_are_noticed() {
         let mut marks = Marks::new(0);
         for count in 1..MANGLED {
-            assert_eq!(marks.hear(count as u8, count), Meaning::Congestion);
+            assert_eq!(marks.received(count as u8, count), Meaning::Congestion);
         }
-        assert_eq!(marks.hear(MANGLED as u8, MANGLED), Meaning::All);
+        assert_eq!(marks.received(MANGLED as u8, MANGLED), Meaning::All);
         marks.ignore();
-        assert_eq!(marks.hear(MANGLED as u8 + 1, 99), Meaning::Nothing);
+        assert_eq!(marks.received(MANGLED as u8 + 1, 99), Meaning::Nothing);
         // One frame without a mark among them.
         let mut marks = Marks::new(0);
         for count in 1..MANGLED {
             let next = count + u32::from(count > 9);
-            assert_eq!(marks.hear(count as u8, next), Meaning::Congestion);
+            assert_eq!(marks.received(count as u8, next), Meaning::Congestion);
         }
     }
 }

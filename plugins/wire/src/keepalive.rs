@@ -66,13 +66,13 @@ impl Keepalive {
 
     /// A frame of the peer has arrived.
     #[inline(always)]
-    pub(crate) fn heard(&mut self, now_ns: u64) {
+    pub(crate) fn received(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.probing = false;
     }
 
     /// When the peer was last heard from.
-    pub(crate) fn heard_ns(&self) -> u64 {
+    pub(crate) fn last_ns(&self) -> u64 {
         self.heard_ns
     }
 

@@ -22,44 +22,53 @@
 //! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
 //!
 //! ```text
-//!   connection  what happens: send, alone, build, path, receive, deliver, read, resend, unreliable, complete, end
-//!     state     sender inflight | receiver arrivals ack | rtt pace cubic ecn rack spurious keepalive | closing
-//!     frames    frame part seal version             around it   env config
+//!   connection   phase and key: inputs, deadlines, the end (closing, keepalive)
+//!   ├─▶ receive  ReceiveSide: order (early frames, slices, acknowledgements), delivery, unreliable
+//!   │     │      RDMA Reads
+//!   └─▶ send     SendSide: operations, answers, path (search)
+//!         └─▶ flow    inflight (loss), rtt, pace (cubic), ecn
+//!   frames       frame, part, seal, version, framing      around it   env, config
 //! ```
 //!
 //! docs/WIRE.md describes the frames and the rules of sequence, acknowledgement and time.
 
-mod ack;
-mod arrivals;
+mod answers;
 mod closing;
 mod config;
 mod connection;
 mod cubic;
+mod delivery;
 mod ecn;
 mod env;
+mod flow;
 mod frame;
+mod framing;
 mod inflight;
 mod keepalive;
+mod loss;
+mod operations;
+mod order;
 mod pace;
 mod part;
-mod rack;
-mod receiver;
+mod path;
+mod receive;
 mod rtt;
 mod seal;
 mod search;
-mod sender;
+mod send;
 mod slices;
-mod spurious;
+mod unreliable;
 mod version;
 
 pub use closing::{Closing, Reason};
 pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
-pub use connection::{ASKS, Connection};
+pub use connection::Connection;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};
 pub use frame::{
     CLOSE_BODY, FLAG_ASK, FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION,
 };
 pub use part::{Part, PartKind, Parts};
+pub use path::ASKS;
 pub use seal::{SEAL, SealKey};
 pub use version::VersionNegotiation;

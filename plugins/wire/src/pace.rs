@@ -204,7 +204,7 @@ impl Pace {
 
     /// The sender looks at a frame that only the pace has delayed, until `held_ns`.
     #[cold]
-    pub(crate) fn look(&mut self, now_ns: u64, held_ns: u64) {
+    pub(crate) fn resume(&mut self, now_ns: u64, held_ns: u64) {
         self.looked_ns = now_ns;
         self.late_ns = (now_ns - held_ns).min(LATE_MAX_NS);
     }
@@ -283,7 +283,7 @@ mod tests {
     fn look(pace: &mut Pace, now: u64, rtt: u64) -> u64 {
         let held = pace.next_ns(rtt);
         if held <= now {
-            pace.look(now, held);
+            pace.resume(now, held);
         }
         let mut sent = 0;
         while pace.next_ns(rtt) <= now {

@@ -183,6 +183,17 @@ impl Part {
     }
 }
 
+/// Bytes of the next piece, where `left` bytes are left and `room` fit. Programs poll the last eight bytes of an RDMA range
+/// (spec §5.4), so these are never divided.
+#[inline(always)]
+pub(crate) fn divide(left: usize, room: usize) -> usize {
+    if left <= room {
+        left
+    } else {
+        room.min(left - WATCHED)
+    }
+}
+
 /// The parts of a body, in order. Each item is a part with its bytes, or once `Err`, where the body is invalid.
 pub struct Parts<'a>(&'a [u8]);
 

@@ -24,26 +24,6 @@ const WORDS: u64 = 16;
 /// Numbers below the highest one that may still come: more than the frames that can be in flight.
 const BEHIND: u64 = 64 * (WORDS - 1);
 
-impl Header {
-    /// Like [`Header::emit`], with a seal if the connection has them.
-    #[inline(always)]
-    pub(crate) fn emit_sealed(
-        mut self,
-        frame: &mut [u8],
-        body: usize,
-        seals: &mut Option<Box<Seals>>,
-    ) -> usize {
-        let Some(seals) = seals else {
-            return self.emit(frame, body);
-        };
-        self.flags |= FLAG_SEALED;
-        let end = HEADER + body + SEAL;
-        self.write(frame, end);
-        seals.append(frame, HEADER + body);
-        finish(frame, end)
-    }
-}
-
 /// The seals of one connection, both directions.
 #[derive(Clone)]
 pub(crate) struct Seals {
@@ -52,7 +32,7 @@ pub(crate) struct Seals {
     next: u64,
     seen: Seen,
     /// The last frame that was opened has the highest number so far.
-    pub(crate) newest: bool,
+    newest: bool,
 }
 
 impl std::fmt::Debug for Seals {
@@ -71,8 +51,24 @@ impl Seals {
         }
     }
 
+    /// Whether the last frame that was opened has the highest number so far.
+    pub(crate) fn is_newest(&self) -> bool {
+        self.newest
+    }
+
+    /// Writes the header before, and the seal and the CRC after, a body of `body` bytes that is in its place already.
+    /// Returns the length of the frame.
+    #[inline(always)]
+    pub(crate) fn emit(&mut self, header: &Header, frame: &mut [u8], body: usize) -> usize {
+        let end = HEADER + body + SEAL;
+        let flags = header.flags | FLAG_SEALED;
+        Header { flags, ..*header }.write(frame, end);
+        self.append(frame, HEADER + body);
+        finish(frame, end)
+    }
+
     /// Appends a seal to a frame that is complete up to `at`.
-    pub(crate) fn append(&mut self, frame: &mut [u8], at: usize) {
+    fn append(&mut self, frame: &mut [u8], at: usize) {
         frame[at..at + NUMBER].copy_from_slice(&self.next.to_be_bytes());
         self.next += 1;
         let (sealed, rest) = frame.split_at_mut(at + NUMBER);

@@ -3,127 +3,86 @@
 use vipl_abi::*;
 
 use super::{Connection, Phase};
-use crate::closing::{Body, Closing, Reason, send_empty};
+use crate::closing::{Body, Closing, End, Reason};
 use crate::env::{Cause, Env, Transmit};
 use crate::frame::{Header, Kind};
+use crate::framing::Output;
 
 /// How long to wait for frames that a CLOSE has overtaken.
 const OVERTAKEN_NS: u64 = 20_000_000;
+
 impl Connection {
     /// Handles the CLOSE of the peer. Frames that were sent before it may still arrive.
+    ///
+    /// # Errors
+    /// The CLOSE violates the protocol.
     #[cold]
-    pub(super) fn take_close<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
-        let Some(body) = Body::parse(body) else {
-            return self.nonsense(env);
-        };
-        let confirm = self.header(Kind::Closed, self.sender.inflight.next());
-        send_empty(&confirm, &mut self.seals, env);
+    pub(super) fn take_close<E: Env>(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        env: &mut E,
+    ) -> Result<(), End> {
+        let body = Body::parse(body).ok_or(End::VIOLATION)?;
+        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let confirmation = out.header(Kind::Closed, self.send.inflight().next());
+        out.send_empty(&confirmation);
         if matches!(self.phase, Phase::Open) {
             self.phase = Phase::Leaving {
                 body,
                 last: header.sequence,
-                until_ns: self.now_ns + OVERTAKEN_NS,
+                until_ns: self.framing.now_ns() + OVERTAKEN_NS,
             };
         }
-        self.check_leaving(env);
+        Ok(())
     }
 
-    /// Checks whether all frames that were sent before the CLOSE have arrived.
+    /// Ends the connection because of an error.
     #[cold]
-    pub(super) fn check_leaving<E: Env>(&mut self, env: &mut E) {
-        if let Phase::Leaving { body, last, .. } = self.phase
-            && last == self.receiver.next()
-        {
-            self.peer_left(body, env);
+    pub(super) fn end<E: Env>(&mut self, end: End, env: &mut E) {
+        let operations = end.failed.unwrap_or(self.receive.operations());
+        self.phase = Phase::Ended(self.send_close(end.reason, operations, env));
+        if let Some((cause, opcode)) = end.report {
+            env.fail(cause, opcode);
         }
     }
 
-    /// Acts on the peer's reason, after all frames that were sent before the CLOSE.
-    #[cold]
-    pub(super) fn peer_left<E: Env>(&mut self, body: Body, env: &mut E) {
-        if body.reason == Reason::Disconnected {
-            return self.end(Reason::Lost, Cause::Disconnected, 0, env);
-        }
-        let cause = self.blame(body, env);
-        // A failed completion has ended it already.
-        if self.is_open() {
-            self.end(Reason::Lost, cause, 0, env);
-        }
-    }
-
-    /// A protocol violation ends the connection, and has no other effect.
-    #[cold]
-    pub(super) fn nonsense<E: Env>(&mut self, env: &mut E) {
-        self.end(Reason::Lost, Cause::LOST, 0, env);
-    }
-
-    /// Ends the connection from this side because of an error.
-    #[cold]
-    pub(super) fn end<E: Env>(&mut self, reason: Reason, cause: Cause, opcode: u32, env: &mut E) {
-        self.end_blaming(reason, self.receiver.operations(), cause, opcode, env);
-    }
-
-    /// The same; `operations` of the peer have been processed, and the next one has failed.
-    #[cold]
-    pub(super) fn end_blaming<E: Env>(
+    /// Sends a CLOSE, unless the peer has sent one before. `operations` of the peer have been processed.
+    pub(super) fn send_close<T: Transmit>(
         &mut self,
         reason: Reason,
         operations: u32,
-        cause: Cause,
-        opcode: u32,
-        env: &mut E,
-    ) {
-        self.say_close(reason, operations, env);
-        env.fail(cause, opcode);
-    }
-
-    /// A completion could not be written: the host has broken the connection.
-    #[cold]
-    pub(super) fn broken<E: Env>(&mut self, env: &mut E) {
-        self.say_close(Reason::Lost, self.receiver.operations(), env);
-    }
-
-    /// Sends a CLOSE, unless the peer has sent one before.
-    pub(super) fn say_close<T: Transmit>(&mut self, reason: Reason, operations: u32, out: &mut T) {
-        if self.closing.is_some() {
-            return;
-        }
-        self.look_at_clock(out);
+        out: &mut T,
+    ) -> Closing {
         let known = matches!(self.phase, Phase::Leaving { .. });
-        self.phase = Phase::Ended;
-        let header = self.header(Kind::Close, self.sender.inflight.next());
+        let mut output = Output::new(&mut self.framing, self.receive.ack(), out);
+        output.read_clock();
+        let header = output.header(Kind::Close, self.send.inflight().next());
         let body = Body {
             reason,
-            from_vi: self.config.own_vi,
+            from_vi: self.own_vi,
             operations,
         };
-        let mut closing = Closing::new(header, body, known, self.seals.take());
-        closing.timeout(self.now_ns, out);
-        self.closing = Some(closing);
+        let mut closing = Closing::new(body, known, self.framing.close(header));
+        closing.timeout(self.framing.now_ns(), out);
+        closing
     }
 
     /// The peer is dead (E5, E12, E14, E17): the oldest operation fails, or what was in progress is reported.
     #[cold]
-    pub(super) fn peer_is_dead<E: Env>(&mut self, env: &mut E) {
-        let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);
-        let transport = VIP_STATUS_TRANSPORT_ERROR;
-        let idle = self.sender.operations.is_empty();
-        let mut cause = if idle && env.sends_posted() != env.sends_completed() {
-            self.fail_unsent(transport, env)
+    pub(super) fn peer_is_dead<E: Env>(&mut self, env: &mut E) -> End {
+        let end = self.send.peer_is_dead(env);
+        let (code, opcode) = if end != End::LOST {
+            return end;
+        } else if self.send.is_answering() {
+            let code = VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT;
+            (code, VIP_STATUS_OP_RDMA_READ)
+        } else if self.receive.is_writing() {
+            let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT;
+            (code, VIP_STATUS_OP_REMOTE_RDMA_WRITE)
         } else {
-            self.fail_first(transport, env)
+            return end;
         };
-        let mut opcode = 0;
-        let answering = !self.sender.serving.is_empty() || self.sender.inflight.has_answer();
-        if cause == Cause::LOST && answering {
-            cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT);
-            opcode = VIP_STATUS_OP_RDMA_READ;
-        } else if cause == Cause::LOST && self.receiver.writing.is_some() {
-            cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT);
-            opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
-        }
-        if self.is_open() {
-            self.end(Reason::Lost, cause, opcode, env);
-        }
+        End::new(Reason::Lost, Cause::Async(code as u32), opcode)
     }
 }

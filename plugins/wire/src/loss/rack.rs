@@ -7,15 +7,15 @@
 //! What was called lost and was not is counted for each reduction of the congestion window. If all of it was late, the
 //! reduction is undone.
 
+use super::is_newer;
 use crate::rtt::Rtt;
-use crate::spurious::is_newer;
 
 /// A wider window lasts for so many reductions of the congestion window without a needless one.
 const PERSIST: u32 = 16;
 
 /// The state of one direction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rack {
+pub(super) struct Rack {
     /// The path has changed the order of frames.
     reorders: bool,
     /// The reordering window, in quarters of the shortest round trip.
@@ -30,7 +30,7 @@ pub(crate) struct Rack {
 }
 
 impl Rack {
-    pub(crate) fn new() -> Rack {
+    pub(super) fn new() -> Rack {
         Rack {
             reorders: false,
             quarters: 1,
@@ -43,7 +43,7 @@ impl Rack {
     }
 
     /// This frame has arrived although one before it has not.
-    pub(crate) fn arrived_early(&mut self, sequence: u32) {
+    pub(super) fn arrived_early(&mut self, sequence: u32) {
         if self
             .furthest
             .is_none_or(|furthest| is_newer(sequence, furthest))
@@ -54,29 +54,29 @@ impl Rack {
 
     /// This frame, which was sent once, has arrived after a later transmission. Acknowledgements that were lost make it
     /// look so, too; then no frame beyond it was known to have arrived.
-    pub(crate) fn arrived_late(&mut self, sequence: u32) {
+    pub(super) fn arrived_late(&mut self, sequence: u32) {
         self.reorders |= self
             .furthest
             .is_some_and(|furthest| is_newer(furthest, sequence));
     }
 
     /// Whether later frames prove a loss, however soon they have arrived.
-    pub(crate) fn keeps_order(&self) -> bool {
+    pub(super) fn keeps_order(&self) -> bool {
         !self.reorders
     }
 
     /// How much later than a lost frame another one must have been sent, in nanoseconds.
-    pub(crate) fn window_ns(&self, rtt: &Rtt) -> u64 {
+    pub(super) fn window_ns(&self, rtt: &Rtt) -> u64 {
         (u64::from(self.quarters) * rtt.shortest_ns() / 4).min(rtt.smoothed_ns())
     }
 
     /// The number of the reduction that lost frames are counted for: the last one, or the `next`.
-    pub(crate) fn episode(&self, next: bool) -> u8 {
+    pub(super) fn episode(&self, next: bool) -> u8 {
         self.episode.wrapping_add(u8::from(next))
     }
 
     /// So many frames count as lost that were sent since the last reduction, and so many that were sent before.
-    pub(crate) fn claim(&mut self, since: u32, before: u32) {
+    pub(super) fn claim(&mut self, since: u32, before: u32) {
         if since == 0 {
             self.claims += before;
             return;
@@ -90,7 +90,7 @@ impl Rack {
     }
 
     /// A frame that counted as lost was late. Returns whether that is now so for all of the last reduction.
-    pub(crate) fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
+    pub(super) fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
         if episode != self.episode || self.claims == 0 {
             return false;
         }
@@ -137,7 +137,7 @@ mod tests {
                 let sequence = self.inflight.next();
                 let first = sequence;
                 self.inflight.push(Load::Whole { first, count: 1 });
-                self.inflight.left(sequence, from_ns + number * MS);
+                self.inflight.sent(sequence, from_ns + number * MS);
             }
         }
 
@@ -161,8 +161,8 @@ mod tests {
 
         fn send_again(&mut self, now_ns: u64) {
             while let Some((sequence, _)) = self.inflight.lost() {
-                self.inflight.sent_again(sequence, false);
-                self.inflight.left(sequence, now_ns);
+                self.inflight.retransmit(sequence, false);
+                self.inflight.sent(sequence, now_ns);
             }
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         path.send(5, 50 * MS);
         path.hear(6, 0, 50 * MS);
         assert_eq!(path.hear(6, 0b1111, 94 * MS), (0, false));
-        assert_eq!(path.inflight.lost_at_ns, (50 + 40 + 20) * MS);
+        assert_eq!(path.inflight.deadline(), (50 + 40 + 20) * MS);
         assert_eq!(path.find(110 * MS - 1), 0);
         assert_eq!(path.find(110 * MS), 1);
     }
@@ -193,7 +193,7 @@ mod tests {
         path.send(5, 50 * MS);
         path.hear(6, 0, 50 * MS);
         assert_eq!(path.hear(6, 0b1111, 94 * MS), (0, false));
-        assert_eq!(path.inflight.lost_at_ns, (50 + 40 + 10) * MS);
+        assert_eq!(path.inflight.deadline(), (50 + 40 + 10) * MS);
     }
 
     #[test]

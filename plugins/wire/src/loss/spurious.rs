@@ -2,31 +2,32 @@
 //! which of the two transmissions has arrived. If it was the second, all frames sent between them are lost. If it was
 //! the first, nothing may be lost: the others arrive after it. So the decision waits for one more round trip.
 
+use super::is_newer;
 use crate::config::NEVER;
 
 /// The last transmission of the oldest frame after a timeout, while the decision is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TimeoutCheck {
+pub(super) struct TimeoutCheck {
     transmission: Option<u32>,
     /// Time of the decision, once the frame has been acknowledged.
-    pub(crate) until_ns: u64,
+    until_ns: u64,
 }
 
 impl TimeoutCheck {
     /// No decision is open.
-    pub(crate) const NONE: TimeoutCheck = TimeoutCheck {
+    pub(super) const NONE: TimeoutCheck = TimeoutCheck {
         transmission: None,
         until_ns: NEVER,
     };
 
     /// Whether a decision is open.
     #[inline(always)]
-    pub(crate) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.transmission.is_some()
     }
 
     /// This transmission was sent after a timeout.
-    pub(crate) fn of(transmission: u32) -> TimeoutCheck {
+    pub(super) fn of(transmission: u32) -> TimeoutCheck {
         TimeoutCheck {
             transmission: Some(transmission),
             until_ns: NEVER,
@@ -35,7 +36,7 @@ impl TimeoutCheck {
 
     /// A retransmitted frame is acknowledged. Returns whether it is this one: then it says nothing about others until
     /// that time.
-    pub(crate) fn is_acknowledged(&mut self, transmission: u32, until_ns: u64) -> bool {
+    pub(super) fn is_acknowledged(&mut self, transmission: u32, until_ns: u64) -> bool {
         let same = self.transmission == Some(transmission);
         if same {
             self.until_ns = until_ns;
@@ -45,7 +46,7 @@ impl TimeoutCheck {
 
     /// A frame that was sent once has arrived. Returns whether that proves the timeout spurious.
     #[inline(always)]
-    pub(crate) fn was_spurious(&mut self, transmission: u32) -> bool {
+    pub(super) fn was_spurious(&mut self, transmission: u32) -> bool {
         let late = self
             .transmission
             .is_some_and(|retry| is_newer(retry, transmission));
@@ -55,19 +56,18 @@ impl TimeoutCheck {
         late
     }
 
+    /// When it is decided.
+    pub(super) fn deadline(&self) -> u64 {
+        self.until_ns
+    }
+
     /// The transmission that has arrived, once that is decided.
-    pub(crate) fn decide(&mut self, now_ns: u64) -> Option<u32> {
+    pub(super) fn decide(&mut self, now_ns: u64) -> Option<u32> {
         if self.until_ns > now_ns {
             return None;
         }
         std::mem::replace(self, TimeoutCheck::NONE).transmission
     }
-}
-
-/// Whether a transmission came after another one.
-#[inline(always)]
-pub(crate) fn is_newer(transmission: u32, other: u32) -> bool {
-    (transmission.wrapping_sub(other) as i32) > 0
 }
 
 #[cfg(test)]
@@ -81,12 +81,12 @@ mod tests {
         let mut inflight = Inflight::new(0, false);
         for first in 0..6 {
             inflight.push(Load::Whole { first, count: 1 });
-            inflight.left(first, 1000);
+            inflight.sent(first, 1000);
         }
         rtt.sample(1_000_000, 1_000_000);
         inflight.lose_first();
-        inflight.sent_again(0, true);
-        inflight.left(0, 4_000_000);
+        inflight.retransmit(0, true);
+        inflight.sent(0, 4_000_000);
         let now = 4_000_000 + took_ns;
         let progress = inflight.acknowledged(1, now, rtt).unwrap();
         assert!(!progress.spurious);
@@ -102,7 +102,7 @@ mod tests {
             let progress = inflight.acknowledged(3, now + 500_000, &rtt).unwrap();
             assert!(progress.spurious);
             assert_eq!(inflight.find_lost(now + 4_000_000, &rtt, 0).0, 0);
-            assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 3));
+            assert_eq!((inflight.deadline(), inflight.in_flight()), (NEVER, 3));
         }
     }
 
@@ -112,11 +112,11 @@ mod tests {
         for took_ns in [100_000, 1_000_000] {
             let mut rtt = Rtt::default();
             let (mut inflight, now) = retried(&mut rtt, took_ns);
-            let decided = inflight.lost_at_ns;
+            let decided = inflight.deadline();
             assert_eq!(decided, now + 1_125_000);
             assert_eq!(inflight.find_lost(decided - 1, &rtt, 0).0, 0);
             assert_eq!(inflight.find_lost(decided, &rtt, 0).0, 5);
-            assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 0));
+            assert_eq!((inflight.deadline(), inflight.in_flight()), (NEVER, 0));
         }
     }
 }
