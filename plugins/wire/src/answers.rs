@@ -28,9 +28,6 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Builds the body of the frame, for the first time or again, and returns the end of the body in `buffer`.
-    ///
-    /// # Errors
-    /// The memory may not be read any more: the connection ends (E13).
     #[cold]
     pub(crate) fn build<E: Env>(&self, buffer: &mut [u8], env: &mut E) -> Result<usize, End> {
         let part = Part {
@@ -82,9 +79,6 @@ impl Answers {
     }
 
     /// Handles a request in order, which is the operation `operation` of the peer.
-    ///
-    /// # Errors
-    /// The request violates the protocol, or the range may not be read (E13).
     #[cold]
     pub(crate) fn request<E: Env>(
         &mut self,

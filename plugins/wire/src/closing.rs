@@ -8,7 +8,7 @@ use crate::env::{Cause, Transmit};
 use crate::frame::{
     CLOSE_BODY, FLAG_SEALED, HEADER, Header, Kind, Refused, key_check, u16_at, u32_at,
 };
-use crate::framing::Framing;
+use crate::framing::{Framing, Numbers, Output};
 use crate::seal::SEAL;
 
 /// First interval between two CLOSEs; it doubles.
@@ -109,15 +109,17 @@ pub struct Closing {
     confirmed: bool,
     tries: u32,
     next_ns: u64,
-    /// Its header has the last sequence and acknowledgement.
     framing: Framing,
+    /// The last ones of this side.
+    numbers: Numbers,
 }
 
 impl Closing {
     /// `known`: the peer has closed before, so it need not be informed.
-    pub(crate) fn new(body: Body, known: bool, framing: Framing) -> Closing {
+    pub(crate) fn new(body: Body, known: bool, framing: Framing, numbers: Numbers) -> Closing {
         Closing {
             framing,
+            numbers,
             body,
             confirmed: known,
             tries: 0,
@@ -143,7 +145,7 @@ impl Closing {
     /// Handles a frame for the connection. Frames of other connections are ignored.
     pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
         if let Ok((header, body)) = Header::parse(frame)
-            && header.check == !self.framing.last().check
+            && header.check == !self.framing.check()
             && header.to_vi == self.body.from_vi
         {
             self.take_sealed(&header, frame, body, out);
@@ -174,12 +176,7 @@ impl Closing {
             Kind::Close => {
                 self.confirmed = true;
                 // If the confirmation is lost, the peer repeats its CLOSE.
-                let kind = Kind::Closed;
-                let header = Header {
-                    kind,
-                    ..*self.framing.last()
-                };
-                self.framing.send_empty(&header, out);
+                Output::new(&mut self.framing, self.numbers, out).send_empty(Kind::Closed);
             }
             // The peer does not know yet. The repetition of the CLOSE informs it.
             _ => {}
@@ -197,12 +194,9 @@ impl Closing {
         if let Some(mut frame) = out.frame() {
             let body = &mut frame.as_mut()[HEADER..HEADER + CLOSE_BODY];
             self.body.emit(body);
-            let kind = Kind::Close;
-            let header = Header {
-                kind,
-                ..*self.framing.last()
-            };
-            self.framing.send(frame, &header, CLOSE_BODY, out);
+            let mut out = Output::new(&mut self.framing, self.numbers, out);
+            let header = out.header(Kind::Close);
+            out.send(frame, &header, CLOSE_BODY);
         }
     }
 
@@ -222,20 +216,22 @@ impl Closing {
         let Some(body) = Body::parse(body).filter(|_| header.kind == Kind::Close) else {
             return false;
         };
-        let answer = Header {
-            kind: Kind::Closed,
+        let mut framing = Framing::unsealed(Header {
             to_endpoint: header.from_endpoint,
             from_endpoint: header.to_endpoint,
             to_vi: body.from_vi,
             // The check of the other side, whatever the key is.
             check: key_check(header.check, 1),
-            sequence: header.acknowledged,
-            acknowledged: header.sequence,
             window: 0,
             flags: 0,
+            ..header
+        });
+        let numbers = Numbers {
+            sequence: header.acknowledged,
+            acknowledged: header.sequence,
             marks: 0,
         };
-        Framing::of_stray(answer).send_empty(&answer, out);
+        Output::new(&mut framing, numbers, out).send_empty(Kind::Closed);
         true
     }
 }

@@ -15,7 +15,7 @@ use crate::framing::{Framing, Output};
 use crate::keepalive::{Keepalive, Verdict};
 use crate::part::Parts;
 use crate::receive::ReceiveSide;
-use crate::send::SendSide;
+use crate::send::{SendSide, send_tried};
 
 /// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
 /// to wait for a processor before it sends the first one, while the agents have exchanged theirs already.
@@ -49,10 +49,8 @@ pub struct Connection {
     /// Until when to wait for the CLOSE after the agent has reported an orderly end.
     close_until_ns: u64,
     blocked: bool,
-    frames_received: u64,
-    corrupt: u64,
-    wrong_key: u64,
-    wrong_seal: u64,
+    /// Those that neither side counts.
+    stats: Stats,
 }
 
 impl Connection {
@@ -73,10 +71,7 @@ impl Connection {
             keepalive: Keepalive::new(config.now_ns, config.probes_max),
             close_until_ns: NEVER,
             blocked: false,
-            frames_received: 0,
-            corrupt: 0,
-            wrong_key: 0,
-            wrong_seal: 0,
+            stats: Stats::default(),
         }
     }
 
@@ -108,20 +103,13 @@ impl Connection {
     /// Returns the counters.
     #[inline(always)]
     pub fn stats(&self) -> Stats {
-        let (sent_again, timeouts, black_holes) = self.send.counters();
-        let (duplicates, out_of_order) = self.receive.counters();
-        Stats {
+        let mut stats = Stats {
             frames_sent: self.framing.sent(),
-            frames_received: self.frames_received,
-            sent_again,
-            duplicates,
-            out_of_order,
-            corrupt: self.corrupt,
-            wrong_key: self.wrong_key,
-            wrong_seal: self.wrong_seal,
-            timeouts,
-            black_holes,
-        }
+            ..self.stats
+        };
+        self.send.count(&mut stats);
+        self.receive.count(&mut stats);
+        stats
     }
 
     /// Whether an acknowledgement is owed that has not been sent.
@@ -153,7 +141,7 @@ impl Connection {
         if !self.permits_single() {
             return false;
         }
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
         let sent = self.send.send_single(&mut out);
         if sent {
             self.blocked = false;
@@ -176,7 +164,7 @@ impl Connection {
             return;
         }
         let sent = self.framing.sent();
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
         if !self.send.resume(&mut out) {
             return;
         }
@@ -193,7 +181,7 @@ impl Connection {
     #[inline(always)]
     pub fn received<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
         self.framing.set_now(now_ns);
-        self.frames_received += 1;
+        self.stats.frames_received += 1;
         if self.take_single(frame, now_ns, env) {
             Received::Taken
         } else {
@@ -239,7 +227,7 @@ impl Connection {
             Err(refused) => return self.refuse(refused),
         };
         if header.check != self.peer_check || header.to_vi != self.own_vi {
-            self.wrong_key += 1;
+            self.stats.wrong_key += 1;
             return Received::WrongKey;
         }
         if let Phase::Ended(closing) = &mut self.phase {
@@ -274,16 +262,16 @@ impl Connection {
             Kind::Close => self.take_close(header, body, env)?,
             Kind::Probe => receive.acknowledge_now(now_ns),
             Kind::Try => {
-                let mut out = Output::new(&mut self.framing, receive.ack(), env);
-                send.answer_try(body.len(), &mut out);
+                let mut out = output(&mut self.framing, send, receive, env);
+                send_tried(body.len(), &mut out);
             }
             Kind::Tried => send.path_tried(body, now_ns, env),
             Kind::Ack | Kind::Closed => {}
         }
         if let Phase::Leaving { body, last, .. } = &self.phase
-            && *last == self.receive.next()
+            && self.receive.is_at(*last)
         {
-            return Err(self.send.closed_by_peer(body, env));
+            return Err(self.send.operations().closed_by_peer(body, env));
         }
         Ok(())
     }
@@ -301,8 +289,8 @@ impl Connection {
     #[cold]
     fn refuse(&mut self, refused: Refused) -> Received {
         match refused {
-            Refused::Corrupt => self.corrupt += 1,
-            Refused::Seal => self.wrong_seal += 1,
+            Refused::Corrupt => self.stats.corrupt += 1,
+            Refused::Seal => self.stats.wrong_seal += 1,
             _ => {}
         }
         Received::Refused(refused)
@@ -333,8 +321,8 @@ impl Connection {
             return;
         };
         let body = self.receive.write_map(&mut frame.as_mut()[HEADER..]);
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
-        let header = out.header(Kind::Ack, self.send.inflight().next());
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
+        let header = out.header(Kind::Ack);
         out.send(frame, &header, body);
         self.receive.acknowledged(true);
     }
@@ -361,7 +349,7 @@ impl Connection {
         let end = match &mut self.phase {
             Phase::Open => self.run_timers(now_ns, env).err(),
             Phase::Leaving { until_ns, .. } if *until_ns > now_ns => return,
-            Phase::Leaving { body, .. } => Some(self.send.closed_by_peer(body, env)),
+            Phase::Leaving { body, .. } => Some(self.send.operations().closed_by_peer(body, env)),
             Phase::Ended(closing) => return closing.timeout(now_ns, env),
         };
         match end {
@@ -378,7 +366,7 @@ impl Connection {
         if self.keepalive.deadline() <= now_ns {
             self.check_keepalive(now_ns, env)?;
         }
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
         self.send.search_path(&mut out);
         if self.send.timeout(self.keepalive.is_probing(), now_ns, env) {
             return Err(self.peer_is_dead(env));
@@ -394,10 +382,9 @@ impl Connection {
             Verdict::Wait => {}
             Verdict::Dead => return Err(self.peer_is_dead(env)),
             Verdict::Probe => {
-                let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
-                let header = out.header(Kind::Probe, self.send.inflight().next());
+                let mut out = output(&mut self.framing, &self.send, &self.receive, env);
                 // If the device is full, the next check sends it.
-                if out.send_empty(&header) {
+                if out.send_empty(Kind::Probe) {
                     self.keepalive.probed(now_ns);
                 }
             }
@@ -428,8 +415,20 @@ impl Connection {
             Phase::Leaving { .. } if orderly => return,
             Phase::Ended(_) => return,
             Phase::Open => End::LOST,
-            Phase::Leaving { body, .. } => self.send.closed_by_peer(body, env),
+            Phase::Leaving { body, .. } => self.send.operations().closed_by_peer(body, env),
         };
         self.end(end, env);
     }
+}
+
+/// The way out during one call.
+#[inline(always)]
+fn output<'a, T: Transmit>(
+    framing: &'a mut Framing,
+    send: &SendSide,
+    receive: &ReceiveSide,
+    out: &'a mut T,
+) -> Output<'a, T> {
+    let numbers = receive.numbers(send.inflight().next());
+    Output::new(framing, numbers, out)
 }

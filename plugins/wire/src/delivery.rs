@@ -154,9 +154,6 @@ impl Delivery {
     }
 
     /// Delivers a part of a message that is in order. `payload` is absent if its bytes have been placed already.
-    ///
-    /// # Errors
-    /// The part violates the protocol, or cannot be received (E6 to E8).
     #[inline(always)]
     pub(crate) fn message<E: Env>(
         &mut self,
@@ -181,10 +178,6 @@ impl Delivery {
     }
 
     /// Delivers a part of an RDMA Write that is in order. `payload` is absent if its bytes have been placed already.
-    ///
-    /// # Errors
-    /// The part violates the protocol, the range is not permitted (E9, E10), or the immediate data cannot be received
-    /// (E6 to E8).
     #[inline(always)]
     pub(crate) fn write<E: Env>(
         &mut self,
@@ -219,9 +212,6 @@ impl Delivery {
 
     /// Copies the bytes of a part into the oldest receive descriptor. False: this has failed, and the failure has been
     /// reported on an Unreliable connection.
-    ///
-    /// # Errors
-    /// The same on a reliable connection (E6 to E8), or a completion could not be written.
     #[inline(always)]
     pub(crate) fn fill<E: Env>(
         &mut self,
@@ -247,9 +237,6 @@ impl Delivery {
     }
 
     /// Completes the oldest receive descriptor with success.
-    ///
-    /// # Errors
-    /// The completion could not be written.
     #[inline(always)]
     pub(crate) fn complete<E: Env>(
         &mut self,
@@ -273,9 +260,6 @@ impl Delivery {
     }
 
     /// The immediate data of an RDMA Write consumes a receive descriptor, whose segments are not used (spec §5.5).
-    ///
-    /// # Errors
-    /// On a reliable connection it cannot be received (E6 to E8), or a completion could not be written.
     #[cold]
     pub(crate) fn announce_write<E: Env>(&mut self, part: &Part, env: &mut E) -> Result<(), End> {
         let number = env.receives_completed();
@@ -307,9 +291,6 @@ impl Delivery {
     }
 
     /// E9, E10: the range of an RDMA Write is not permitted.
-    ///
-    /// # Errors
-    /// The connection is reliable, or a completion could not be written.
     #[cold]
     pub(crate) fn refuse_write<E: Env>(&mut self, part: &Part, env: &mut E) -> Result<(), End> {
         let (opcode, reason) = (VIP_STATUS_OP_REMOTE_RDMA_WRITE, Reason::TargetRefused);

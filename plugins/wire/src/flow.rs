@@ -1,7 +1,7 @@
 //! The flow of DATA frames in one direction: when the next one may leave, and what an acknowledgement, a congestion mark
 //! or a timeout changes.
 
-use crate::config::{Config, NEVER, WINDOW};
+use crate::config::{Config, NEVER, Stats, WINDOW};
 use crate::ecn::{Marks, Meaning};
 use crate::env::Transmit;
 use crate::frame::{HEADER, Header, Kind};
@@ -87,12 +87,11 @@ impl Flow {
         self.rtt.answer_ns()
     }
 
-    pub(crate) fn retransmissions(&self) -> u64 {
-        self.retransmissions
-    }
-
-    pub(crate) fn timeouts(&self) -> u64 {
-        self.timeouts
+    /// Adds the counters.
+    #[inline(always)]
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        stats.sent_again = self.retransmissions;
+        stats.timeouts = self.timeouts;
     }
 
     #[inline(always)]

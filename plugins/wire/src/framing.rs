@@ -5,12 +5,14 @@ use crate::env::Transmit;
 use crate::frame::{FLAG_SEALED, Header, Kind, key_check};
 use crate::seal::{SEAL, Seals};
 
-/// What every header says of the receive side.
+/// The numbers in the headers of one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ack {
-    /// All DATA frames before this number have been processed.
-    pub(crate) next: u32,
-    /// DATA frames that a router has marked, modulo 256.
+pub(crate) struct Numbers {
+    /// Number of the next DATA frame.
+    pub(crate) sequence: u32,
+    /// All DATA frames of the peer before this number have been processed.
+    pub(crate) acknowledged: u32,
+    /// DATA frames of the peer that a router has marked, modulo 256.
     pub(crate) marks: u8,
 }
 
@@ -27,27 +29,28 @@ pub(crate) struct Framing {
 
 impl Framing {
     pub(crate) fn new(config: &Config) -> Framing {
+        let seals = config.seal.as_ref().map(|key| Box::new(Seals::new(key)));
+        let header = Header {
+            kind: Kind::Data,
+            to_endpoint: config.peer_endpoint,
+            from_endpoint: config.own_endpoint,
+            to_vi: config.peer_vi,
+            check: key_check(config.key, config.side),
+            sequence: 0,
+            acknowledged: 0,
+            window: config.window(),
+            flags: 0,
+            marks: 0,
+        };
         Framing {
-            header: Header {
-                kind: Kind::Data,
-                to_endpoint: config.peer_endpoint,
-                from_endpoint: config.own_endpoint,
-                to_vi: config.peer_vi,
-                check: key_check(config.key, config.side),
-                sequence: 0,
-                acknowledged: 0,
-                window: config.window(),
-                flags: 0,
-                marks: 0,
-            },
-            seals: config.seal.as_ref().map(|key| Box::new(Seals::new(key))),
-            sent: 0,
+            seals,
             now_ns: config.now_ns,
+            ..Framing::unsealed(header)
         }
     }
 
-    /// Of a connection that this side has forgotten, for the answer with this header: it has no seals.
-    pub(crate) fn of_stray(header: Header) -> Framing {
+    /// Without seals. All headers are like this one.
+    pub(crate) fn unsealed(header: Header) -> Framing {
         Framing {
             header,
             seals: None,
@@ -56,18 +59,15 @@ impl Framing {
         }
     }
 
-    /// Moves the seals out, for the frames of a lingering close. They all have this header.
-    pub(crate) fn close(&mut self, header: Header) -> Framing {
-        Framing {
-            header,
-            seals: self.seals.take(),
-            ..*self
-        }
+    /// Moves the seals out, for a lingering close.
+    pub(crate) fn take(&mut self) -> Framing {
+        let seals = self.seals.take();
+        Framing { seals, ..*self }
     }
 
-    /// The header of all frames of a lingering close.
-    pub(crate) fn last(&self) -> &Header {
-        &self.header
+    /// The key check of this side.
+    pub(crate) fn check(&self) -> u64 {
+        self.header.check
     }
 
     /// The time of the current call, or of the last frame if the owner reports the time.
@@ -117,103 +117,75 @@ impl Framing {
             _ => None,
         }
     }
-
-    /// Sends a frame whose body of `body` bytes is in place: writes the header, the seal and the CRC.
-    #[inline(always)]
-    pub(crate) fn send<T: Transmit>(
-        &mut self,
-        mut frame: T::Frame,
-        header: &Header,
-        body: usize,
-        out: &mut T,
-    ) {
-        let Some(seals) = &mut self.seals else {
-            return self.send_unsealed(frame, header, body, out);
-        };
-        let bytes = seals.emit(header, frame.as_mut(), body);
-        out.transmit(frame, bytes);
-        self.sent += 1;
-    }
-
-    /// The same on a connection without seals.
-    #[inline(always)]
-    fn send_unsealed<T: Transmit>(
-        &mut self,
-        mut frame: T::Frame,
-        header: &Header,
-        body: usize,
-        out: &mut T,
-    ) {
-        let bytes = header.emit(frame.as_mut(), body);
-        out.transmit(frame, bytes);
-        self.sent += 1;
-    }
-
-    /// Sends a frame without a body. False: the device is full.
-    pub(crate) fn send_empty<T: Transmit>(&mut self, header: &Header, out: &mut T) -> bool {
-        let Some(frame) = out.frame() else {
-            return false;
-        };
-        self.send(frame, header, 0, out);
-        true
-    }
 }
 
-/// The way out during one call: the owner, the framing, and the acknowledgement for the headers.
+/// The way out during one call.
 pub(crate) struct Output<'a, T> {
     pub(crate) env: &'a mut T,
-    framing: &'a mut Framing,
-    ack: Ack,
+    pub(crate) framing: &'a mut Framing,
+    numbers: Numbers,
 }
 
 impl<'a, T: Transmit> Output<'a, T> {
     #[inline(always)]
-    pub(crate) fn new(framing: &'a mut Framing, ack: Ack, env: &'a mut T) -> Output<'a, T> {
-        Output { env, framing, ack }
+    pub(crate) fn new(framing: &'a mut Framing, numbers: Numbers, env: &'a mut T) -> Output<'a, T> {
+        Output {
+            env,
+            framing,
+            numbers,
+        }
     }
 
-    /// The header of a frame; `sequence` is its number, or that of the next DATA frame.
+    /// The header of a frame.
     #[inline(always)]
-    pub(crate) fn header(&self, kind: Kind, sequence: u32) -> Header {
+    pub(crate) fn header(&self, kind: Kind) -> Header {
         Header {
             kind,
-            sequence,
-            acknowledged: self.ack.next,
-            marks: self.ack.marks,
+            sequence: self.numbers.sequence,
+            acknowledged: self.numbers.acknowledged,
+            marks: self.numbers.marks,
             ..self.framing.header
         }
     }
 
-    /// A buffer for a frame. `None`: the device is full.
+    /// The header of the DATA frame with this number.
     #[inline(always)]
-    pub(crate) fn frame(&mut self) -> Option<T::Frame> {
-        self.env.frame()
+    pub(crate) fn data(&self, sequence: u32) -> Header {
+        let header = self.header(Kind::Data);
+        Header { sequence, ..header }
     }
 
-    /// As [`Framing::send`].
+    /// Sends a frame whose body of `body` bytes is in place: writes the header, the seal and the CRC.
     #[inline(always)]
-    pub(crate) fn send(&mut self, frame: T::Frame, header: &Header, body: usize) {
-        self.framing.send(frame, header, body, self.env);
+    pub(crate) fn send(&mut self, mut frame: T::Frame, header: &Header, body: usize) {
+        let Some(seals) = &mut self.framing.seals else {
+            return self.send_unsealed(frame, header, body);
+        };
+        let bytes = seals.emit(header, frame.as_mut(), body);
+        self.env.transmit(frame, bytes);
+        self.framing.sent += 1;
     }
 
     /// The same on a connection without seals.
     #[inline(always)]
-    pub(crate) fn send_unsealed(&mut self, frame: T::Frame, header: &Header, body: usize) {
+    pub(crate) fn send_unsealed(&mut self, mut frame: T::Frame, header: &Header, body: usize) {
         debug_assert!(!self.framing.is_sealed());
-        self.framing.send_unsealed(frame, header, body, self.env);
+        let bytes = header.emit(frame.as_mut(), body);
+        self.env.transmit(frame, bytes);
+        self.framing.sent += 1;
     }
 
-    /// As [`Framing::send_empty`].
-    pub(crate) fn send_empty(&mut self, header: &Header) -> bool {
-        self.framing.send_empty(header, self.env)
+    /// Sends a frame without a body. False: the device is full.
+    pub(crate) fn send_empty(&mut self, kind: Kind) -> bool {
+        let Some(frame) = self.env.frame() else {
+            return false;
+        };
+        let header = self.header(kind);
+        self.send(frame, &header, 0);
+        true
     }
 
-    /// Bytes that a seal adds to each frame.
-    pub(crate) fn seal_bytes(&self) -> usize {
-        self.framing.seal_bytes()
-    }
-
-    /// As [`Framing::now_ns`].
+    /// The time of the current call, or of the last frame if the owner reports the time.
     #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {
         self.framing.now_ns

@@ -323,9 +323,11 @@ impl Inflight {
                 }
             }
         }
-        self.loss.claim(since, found - since);
-        self.in_flight -= found;
-        self.lost += found;
+        if found > 0 {
+            self.loss.claim(since, found - since);
+            self.in_flight -= found;
+            self.lost += found;
+        }
         (found, sent_ns)
     }
 

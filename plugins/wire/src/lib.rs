@@ -22,11 +22,12 @@
 //! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
 //!
 //! ```text
-//!   connection   phase and key: inputs, deadlines, the end (closing, keepalive)
-//!   ├─▶ receive  ReceiveSide: order (early frames, slices, acknowledgements), delivery, unreliable
-//!   │     │      RDMA Reads
+//!   connection   phase, key and timers: closing, keepalive
+//!   ├─▶ receive  ReceiveSide: order, early frames, slices, acknowledgements; delivery, unreliable
+//!   │     ▼      (RDMA Reads)
 //!   └─▶ send     SendSide: operations, answers, path (search)
 //!         └─▶ flow    inflight (loss), rtt, pace (cubic), ecn
+//!
 //!   frames       frame, part, seal, version, framing      around it   env, config
 //! ```
 //!
@@ -47,10 +48,8 @@ mod inflight;
 mod keepalive;
 mod loss;
 mod operations;
-mod order;
 mod pace;
 mod part;
-mod path;
 mod receive;
 mod rtt;
 mod seal;
@@ -69,6 +68,6 @@ pub use frame::{
     CLOSE_BODY, FLAG_ASK, FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION,
 };
 pub use part::{Part, PartKind, Parts};
-pub use path::ASKS;
 pub use seal::{SEAL, SealKey};
+pub use send::ASKS;
 pub use version::VersionNegotiation;

@@ -69,8 +69,9 @@ pub(crate) struct Loss {
     /// Latest transmission that has arrived, and its round trip.
     latest: Option<(u32, u64)>,
     timeout: TimeoutCheck,
-    /// On a path with other users.
-    rack: Option<Box<Rack>>,
+    rack: Rack,
+    /// The path has other users: [`Rack`] decides.
+    shared: bool,
     due_ns: u64,
 }
 
@@ -79,7 +80,8 @@ impl Loss {
         Loss {
             latest: None,
             timeout: TimeoutCheck::NONE,
-            rack: shared_path.then(|| Box::new(Rack::new())),
+            rack: Rack::new(),
+            shared: shared_path,
             due_ns: NEVER,
         }
     }
@@ -110,10 +112,8 @@ impl Loss {
     #[inline(always)]
     pub(crate) fn arrived(&mut self, sequence: u32, transmission: u32, rtt_ns: u64) -> bool {
         let spurious = self.timeout.was_spurious(transmission);
-        if !self.advance(transmission, rtt_ns)
-            && let Some(rack) = &mut self.rack
-        {
-            rack.arrived_late(sequence);
+        if !self.advance(transmission, rtt_ns) {
+            self.rack.arrived_late(sequence);
         }
         spurious
     }
@@ -145,15 +145,12 @@ impl Loss {
     /// reduction of the congestion window were late.
     #[cold]
     pub(crate) fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
-        let rack = self.rack.as_mut();
-        rack.is_some_and(|rack| rack.was_late(episode, now_ns, rtt))
+        self.rack.was_late(episode, now_ns, rtt)
     }
 
     /// A frame has arrived although one before it has not.
     pub(crate) fn arrived_early(&mut self, sequence: u32) {
-        if let Some(rack) = &mut self.rack {
-            rack.arrived_early(sequence);
-        }
+        self.rack.arrived_early(sequence);
     }
 
     /// All frames have been acknowledged.
@@ -180,12 +177,11 @@ impl Loss {
             // All others were sent later.
             return None;
         }
-        let (by_count, patience_ns) = match &self.rack {
-            None => (true, patience_ns(rtt)),
-            Some(rack) => {
-                let patience_ns = rtt_ns + rack.window_ns(rtt);
-                (rack.keeps_order(), patience_ns.max(REORDER_MIN_NS))
-            }
+        let (by_count, patience_ns) = if self.shared {
+            let patience_ns = rtt_ns + self.rack.window_ns(rtt);
+            (self.rack.keeps_order(), patience_ns.max(REORDER_MIN_NS))
+        } else {
+            (true, patience_ns(rtt))
         };
         Some(Rule {
             latest,
@@ -203,16 +199,13 @@ impl Loss {
 
     /// The reduction of the congestion window that lost frames are counted for: the last one, or the `next`.
     pub(crate) fn episode(&self, next: bool) -> u8 {
-        self.rack.as_ref().map_or(0, |rack| rack.episode(next))
+        self.rack.episode(next)
     }
 
     /// Frames count as lost, of which `since` were sent after the last reduction of the congestion window and `before`
     /// earlier.
-    #[inline(always)]
     pub(crate) fn claim(&mut self, since: u32, before: u32) {
-        if let Some(rack) = &mut self.rack {
-            rack.claim(since, before);
-        }
+        self.rack.claim(since, before);
     }
 
     /// Notes the arrival of a transmission. Returns whether no later one has arrived.

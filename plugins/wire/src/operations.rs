@@ -312,9 +312,6 @@ impl Operations {
     /// Writes the next part of the last operation to `at` in a frame whose parts end at `end` at most. Returns the part
     /// and whether it is the whole operation, or `None`: the operation does not fit and must not be divided, since it
     /// `shares` the frame.
-    ///
-    /// # Errors
-    /// The status of the operation, whose memory is not accessible.
     #[inline(always)]
     pub(crate) fn write_part<E: Env>(
         &mut self,

@@ -134,12 +134,10 @@ impl Pace {
     /// A retransmission timeout. A single one may be the end of a lost burst, or a peer without a processor; the window
     /// shrinks if it happens `again`.
     pub(crate) fn timed_out(&mut self, again: bool, now_ns: u64) {
-        if let Some(cubic) = &mut self.cubic {
-            cubic.timed_out(now_ns);
-            self.window = cubic.window();
-        } else if again {
+        let shared = self.on_shared_path(|cubic| cubic.timed_out(now_ns));
+        if again && !shared {
             self.shrink(5);
-        } else {
+        } else if !shared {
             self.before = Some((self.window, self.careful, self.target));
             self.target = (self.window / 2).max(LEAST);
         }
@@ -147,18 +145,13 @@ impl Pace {
 
     /// The length of frames has changed.
     pub(crate) fn resize(&mut self, before: u16, after: u16) {
-        if let Some(cubic) = &mut self.cubic {
-            cubic.resize(before, after);
-            self.window = cubic.window();
-        }
+        self.on_shared_path(|cubic| cubic.resize(before, after));
     }
 
     /// The timeout was spurious.
     pub(crate) fn undo_timeout(&mut self) {
-        if let Some(cubic) = &mut self.cubic {
-            cubic.undo_timeout();
-            self.window = cubic.window();
-        } else if let Some((window, careful, target)) = self.before.take() {
+        self.on_shared_path(Cubic::undo_timeout);
+        if let Some((window, careful, target)) = self.before.take() {
             self.window = self.window.max(window);
             (self.careful, self.target, self.credit) = (careful, target, 0);
         }
@@ -166,18 +159,12 @@ impl Pace {
 
     /// No frame of the last reduction was lost.
     pub(crate) fn undo_loss(&mut self) {
-        if let Some(cubic) = &mut self.cubic {
-            cubic.undo_loss();
-            self.window = cubic.window();
-        }
+        self.on_shared_path(Cubic::undo_loss);
     }
 
     /// A router has marked a frame that was sent at `sent_ns`, or one after it.
     pub(crate) fn marked(&mut self, sent_ns: u64, now_ns: u64) {
-        if let Some(cubic) = &mut self.cubic {
-            cubic.marked(sent_ns, now_ns);
-            self.window = cubic.window();
-        }
+        self.on_shared_path(|cubic| cubic.marked(sent_ns, now_ns));
     }
 
     /// The marks meant nothing. Returns whether the window was as small as they can make it.
@@ -194,6 +181,16 @@ impl Pace {
     #[inline(always)]
     pub(crate) fn reduced_ns(&self) -> u64 {
         self.cubic.map_or(0, |cubic| cubic.reduced_ns())
+    }
+
+    /// Lets CUBIC decide if the path is shared. Returns whether it is.
+    fn on_shared_path(&mut self, change: impl FnOnce(&mut Cubic)) -> bool {
+        let Some(cubic) = &mut self.cubic else {
+            return false;
+        };
+        change(cubic);
+        self.window = cubic.window();
+        true
     }
 
     fn shrink(&mut self, tenths: u32) {

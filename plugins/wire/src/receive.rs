@@ -8,67 +8,86 @@
 //! an RDMA Read. The piece with the last eight bytes of RDMA waits, since they must be written last. So does an RDMA Write
 //! that has not begun: an earlier operation may fail, and then it must not have had an effect.
 
+mod early;
+
 use vipl_abi::VIP_STATUS_OP_RECEIVE;
 
 use crate::closing::End;
-use crate::config::Config;
+use crate::config::{Config, NEVER, Stats};
 use crate::delivery::Delivery;
 use crate::env::{Env, Level};
 use crate::frame::{FLAG_ASK, Header};
-use crate::framing::Ack;
-use crate::order::{Kept, Order};
+use crate::framing::Numbers;
 use crate::part::{Part, PartKind, Parts};
 use crate::send::SendSide;
+use crate::slices::Slices;
 use crate::unreliable::Unreliable;
+use early::{Early, Kept};
 
 /// Frames that a peer may send before it has an acknowledgement, across routers, and how many of them come twice before the
 /// path is taken for one that drops frames with the ECT codepoint.
 const FIRST_FRAMES: u32 = 10;
 const REFUSED_ACKS: u64 = 3;
+/// Received frames after which an acknowledgement is not delayed any longer.
+const ACK_EVERY: u16 = 8;
 
 /// Order and delivery of frames.
 pub(crate) struct ReceiveSide {
-    order: Order,
+    next: u32,
+    early: Early,
+    slices: Slices,
     delivery: Delivery,
     /// On an Unreliable connection.
     unreliable: Option<Box<Unreliable>>,
     /// DATA frames from the next one on that are accepted.
-    window: u16,
+    window: u32,
     /// Number of the peer's first frame.
     first: u32,
     /// DATA frames that a router has marked, modulo 256.
     marks: u8,
+    /// Frames that have not been acknowledged.
+    owed: u16,
+    urgent: bool,
+    ack_at_ns: u64,
+    ack_delay_ns: u64,
     duplicates: u64,
     out_of_order: u64,
 }
 
 impl ReceiveSide {
     pub(crate) fn new(config: &Config) -> ReceiveSide {
+        let first = config.first(config.side ^ 1);
         ReceiveSide {
-            order: Order::new(config),
+            next: first,
+            early: Early::default(),
+            slices: Slices::default(),
             delivery: Delivery::new(config),
             unreliable: (config.level == Level::Unreliable).then(|| Box::new(Unreliable::new())),
-            window: config.window(),
-            first: config.first(config.side ^ 1),
+            window: u32::from(config.window()),
+            first,
             marks: 0,
+            owed: 0,
+            urgent: false,
+            ack_at_ns: NEVER,
+            ack_delay_ns: config.ack_delay_ns,
             duplicates: 0,
             out_of_order: 0,
         }
     }
 
-    /// All frames before this number have been processed.
+    /// The numbers in headers; `sequence` is that of the next DATA frame.
     #[inline(always)]
-    pub(crate) fn next(&self) -> u32 {
-        self.order.next()
-    }
-
-    /// What headers say of this side.
-    #[inline(always)]
-    pub(crate) fn ack(&self) -> Ack {
-        Ack {
-            next: self.order.next(),
+    pub(crate) fn numbers(&self, sequence: u32) -> Numbers {
+        Numbers {
+            sequence,
+            acknowledged: self.next,
             marks: self.marks,
         }
+    }
+
+    /// Whether all frames before this number have been processed, and no later ones.
+    pub(crate) fn is_at(&self, number: u32) -> bool {
+        self.next == number
     }
 
     /// Operations of the peer that have been processed.
@@ -81,26 +100,23 @@ impl ReceiveSide {
         self.delivery.is_writing()
     }
 
-    /// DATA frames received more than once, and out of order.
+    /// Adds the counters of this side.
     #[inline(always)]
-    pub(crate) fn counters(&self) -> (u64, u64) {
-        (self.duplicates, self.out_of_order)
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        stats.duplicates = self.duplicates;
+        stats.out_of_order = self.out_of_order;
     }
 
     /// When an acknowledgement is due, or an incomplete message is given up.
     #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
-        let ack_ns = self.order.deadline();
         match &self.unreliable {
-            None => ack_ns,
-            Some(unreliable) => ack_ns.min(unreliable.deadline()),
+            None => self.ack_at_ns,
+            Some(unreliable) => self.ack_at_ns.min(unreliable.deadline()),
         }
     }
 
     /// Gives up an incomplete message whose next piece has not come in time.
-    ///
-    /// # Errors
-    /// A completion could not be written.
     pub(crate) fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) -> Result<(), End> {
         match &mut self.unreliable {
             Some(unreliable) if unreliable.deadline() <= now_ns => unreliable.give_up(env),
@@ -111,42 +127,45 @@ impl ReceiveSide {
     /// Whether an acknowledgement is owed.
     #[inline(always)]
     pub(crate) fn owes_ack(&self) -> bool {
-        self.order.owes_ack()
+        self.ack_at_ns != NEVER
     }
 
     /// Whether an acknowledgement must be sent now.
     #[inline(always)]
     pub(crate) fn is_ack_due(&self, now_ns: u64) -> bool {
-        self.order.is_ack_due(now_ns)
+        self.urgent || self.ack_at_ns <= now_ns
     }
 
-    /// Acknowledges without delay.
+    /// Acknowledges without delay: the peer has asked for it or sends frames again, or frames are missing.
     pub(crate) fn acknowledge_now(&mut self, now_ns: u64) {
-        self.order.acknowledge_now(now_ns);
+        self.urgent = true;
+        self.ack_at_ns = now_ns;
     }
 
-    /// Writes the map of an ACK and returns its length.
+    /// Writes the map of early frames for an ACK. Returns its length in bytes.
     pub(crate) fn write_map(&self, out: &mut [u8]) -> usize {
-        self.order.map(&mut out[..usize::from(self.window) / 8])
+        self.early.write_map(&mut out[..self.window as usize / 8])
     }
 
     /// A DATA frame, or with `map` an ACK, has carried the acknowledgement.
     #[inline(always)]
     pub(crate) fn acknowledged(&mut self, map: bool) {
-        self.order.acknowledged(map || !self.order.has_gap());
+        if map || !self.urgent || self.early.is_empty() {
+            (self.owed, self.urgent, self.ack_at_ns) = (0, false, NEVER);
+        }
     }
 
     /// A router has marked a DATA frame.
     #[cold]
     pub(crate) fn count_mark(&mut self, now_ns: u64) {
         self.marks = self.marks.wrapping_add(1);
-        self.order.acknowledge_now(now_ns);
+        self.acknowledge_now(now_ns);
     }
 
     /// The fast path: whether a frame is the next one, and nothing has arrived in part or early.
     #[inline(always)]
     pub(crate) fn expects(&self, header: &Header) -> bool {
-        header.sequence == self.order.next() && !self.order.has_gap() && self.delivery.is_idle()
+        header.sequence == self.next && self.early.is_empty() && self.delivery.is_idle()
     }
 
     /// The fast path: whether a whole message is the next one, and a receive descriptor is posted for it.
@@ -163,9 +182,6 @@ impl ReceiveSide {
     }
 
     /// The fast path: completes the receive descriptor of a whole message that was copied.
-    ///
-    /// # Errors
-    /// The completion could not be written.
     #[inline(always)]
     pub(crate) fn complete_single<E: Env>(
         &mut self,
@@ -174,14 +190,11 @@ impl ReceiveSide {
         env: &mut E,
     ) -> Result<(), End> {
         self.delivery.complete(part, VIP_STATUS_OP_RECEIVE, env)?;
-        self.order.advance(now_ns);
+        self.advance(now_ns);
         Ok(())
     }
 
     /// Handles a DATA frame.
-    ///
-    /// # Errors
-    /// A part violates the protocol, or cannot be delivered on a reliable connection.
     #[inline(always)]
     pub(crate) fn take_data<E: Env>(
         &mut self,
@@ -191,7 +204,7 @@ impl ReceiveSide {
         send: &mut SendSide,
         env: &mut E,
     ) -> Result<(), End> {
-        let ahead = header.sequence.wrapping_sub(self.order.next());
+        let ahead = header.sequence.wrapping_sub(self.next);
         if self.unreliable.is_some() {
             return self.take_unreliable(ahead, header, body, now_ns, env);
         }
@@ -200,11 +213,11 @@ impl ReceiveSide {
             return Ok(());
         }
         self.process(body, send, env)?;
-        self.order.advance(now_ns);
+        self.advance(now_ns);
         if header.flags & FLAG_ASK != 0 {
-            self.order.acknowledge_now(now_ns);
+            self.acknowledge_now(now_ns);
         }
-        if self.order.has_gap() {
+        if !self.early.is_empty() {
             self.process_kept(now_ns, send, env)?;
         }
         Ok(())
@@ -226,9 +239,21 @@ impl ReceiveSide {
             return Ok(());
         };
         if in_order {
-            self.order.skip_to(header.sequence.wrapping_add(1));
+            self.next = header.sequence.wrapping_add(1);
         }
         unreliable.take(body, in_order, now_ns, &mut self.delivery, env)
+    }
+
+    /// The next frame has been processed.
+    #[inline(always)]
+    fn advance(&mut self, now_ns: u64) {
+        self.next = self.next.wrapping_add(1);
+        // A peer that ignores the window may send more frames than this can count.
+        self.owed = self.owed.saturating_add(1);
+        if self.owed == 1 {
+            self.ack_at_ns = now_ns + self.ack_delay_ns;
+        }
+        self.urgent |= self.owed >= ACK_EVERY;
     }
 
     /// Processes the parts of a frame that is in order.
@@ -278,15 +303,16 @@ impl ReceiveSide {
         send: &mut SendSide,
         env: &mut E,
     ) -> Result<(), End> {
-        while let Some(kept) = self.order.next_kept() {
+        while let Some(kept) = self.early.advance() {
             match kept {
                 Kept::Placed(part) => self.deliver(&part, None, send, env)?,
                 Kept::Body(body) => {
                     self.process(&body, send, env)?;
-                    self.order.recycle(body);
+                    self.early.recycle(body);
                 }
             }
-            self.order.advance_kept(now_ns);
+            self.next = self.next.wrapping_add(1);
+            self.acknowledge_now(now_ns);
         }
         Ok(())
     }
@@ -298,44 +324,41 @@ impl ReceiveSide {
         ahead: u32,
         body: &[u8],
         now_ns: u64,
-        send: &SendSide,
+        send: &mut SendSide,
         env: &mut E,
     ) {
-        self.order.acknowledge_now(now_ns);
-        if self.order.has(ahead) {
+        self.acknowledge_now(now_ns);
+        if self.has(ahead) {
             self.duplicates += 1;
             self.check_ect(env);
             return;
         }
-        if ahead >= u32::from(self.window) {
+        if ahead >= self.window {
             return;
         }
         let placed = Parts::single(body).filter(|(part, payload)| match part.kind {
-            PartKind::Data => send.place_early(part, payload, env),
+            PartKind::Data => send.operations().place_early(part, payload, env),
             _ => self.delivery.place_early(part, payload, env),
         });
-        let kept = match placed {
-            Some((part, _)) => Some(Kept::Placed(part)),
-            None => self.order.store(body),
-        };
-        if let Some(kept) = kept {
+        if self.early.keep(ahead, placed.map(|(part, _)| part), body) {
             self.out_of_order += 1;
-            self.order.keep(ahead, kept);
         }
     }
 
     /// The peer sends its first frames again and again: acknowledgements do not reach it.
     fn check_ect<E: Env>(&self, env: &mut E) {
-        let came = self.order.next().wrapping_sub(self.first);
+        let came = self.next.wrapping_sub(self.first);
         if self.duplicates == REFUSED_ACKS && came <= FIRST_FRAMES {
             env.path_refuses_ect();
         }
     }
 
+    /// Whether the frame `ahead` of the next one has been received: it was processed, or is kept.
+    fn has(&self, ahead: u32) -> bool {
+        (ahead as i32) < 0 || self.early.has(ahead)
+    }
+
     /// Handles a SLICE.
-    ///
-    /// # Errors
-    /// As for [`ReceiveSide::take_data`], if the frame is complete.
     #[cold]
     pub(crate) fn take_slice<E: Env>(
         &mut self,
@@ -345,16 +368,16 @@ impl ReceiveSide {
         send: &mut SendSide,
         env: &mut E,
     ) -> Result<(), End> {
-        let ahead = header.sequence.wrapping_sub(self.order.next());
-        if self.unreliable.is_some() || ahead as i32 >= i32::from(self.window) {
+        let ahead = header.sequence.wrapping_sub(self.next);
+        if self.unreliable.is_some() || ahead as i32 >= self.window as i32 {
             return Ok(());
         }
-        if self.order.has(ahead) {
-            self.order.acknowledge_now(now_ns);
+        if self.has(ahead) {
+            self.acknowledge_now(now_ns);
             self.duplicates += 1;
-        } else if let Some(whole) = self.order.slices().add(header.sequence, body) {
+        } else if let Some(whole) = self.slices.add(header.sequence, body) {
             let taken = self.take_data(header, &whole, now_ns, send, env);
-            self.order.slices().recycle(whole);
+            self.slices.recycle(whole);
             return taken;
         }
         Ok(())

@@ -4,17 +4,20 @@
 mod again;
 mod path;
 
+pub use path::ASKS;
+pub(crate) use path::{send_tried, send_try};
+
 use crate::answers::Answers;
-use crate::closing::{Body, End};
+use crate::closing::End;
 use crate::config::Config;
 use crate::env::{Env, Level, Operation};
 use crate::flow::{Flow, Permit};
-use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
+use crate::frame::{FLAG_ASK, HEADER, Header, TRAILER};
 use crate::framing::Output;
 use crate::inflight::{Inflight, Load};
 use crate::operations::{Next, Operations};
 use crate::part::{Part, PartKind};
-use crate::path::Path;
+use path::Path;
 
 /// Bytes before the message in a frame with a single one.
 const BEFORE: usize = HEADER + PartKind::Send.header();
@@ -62,32 +65,19 @@ impl SendSide {
         self.flow.inflight()
     }
 
-    /// What the path carries.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Bytes for the parts of one DATA frame.
-    #[inline(always)]
-    pub(crate) fn room(&self) -> usize {
-        self.path.room()
-    }
-
     /// How long an answer may take.
     pub(crate) fn answer_ns(&self) -> u64 {
         self.flow.answer_ns()
     }
 
-    /// DATA frames sent again, timeouts, and times that the path did not carry the size in use any more.
-    #[inline(always)]
-    pub(crate) fn counters(&self) -> (u64, u64, u64) {
-        let (again, timeouts) = (self.flow.retransmissions(), self.flow.timeouts());
-        (again, timeouts, self.path.black_holes())
-    }
-
     #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.flow.deadline().min(self.path.deadline())
+    }
+
+    /// Operations in progress.
+    pub(crate) fn operations(&mut self) -> &mut Operations {
+        &mut self.operations
     }
 
     /// Whether an RDMA Read of the peer is being answered.
@@ -130,7 +120,7 @@ impl SendSide {
         let part = self.operations.single_part(&outgoing);
         part.emit(&mut buffer[HEADER..]);
         let sequence = self.flow.inflight().next();
-        let header = out.header(Kind::Data, sequence);
+        let header = out.data(sequence);
         out.send_unsealed(frame, &header, BEFORE - HEADER + length);
         self.answered_last = false;
         self.operations.sent_single(&outgoing, sequence);
@@ -142,9 +132,6 @@ impl SendSide {
     }
 
     /// Sends what window, pace and device permit. Returns whether the device is full.
-    ///
-    /// # Errors
-    /// An operation has failed on a reliable level, or a completion could not be written.
     #[inline(always)]
     pub(crate) fn pump<E: Env>(&mut self, out: &mut Output<'_, E>) -> Result<bool, End> {
         loop {
@@ -201,7 +188,7 @@ impl SendSide {
         if matches!(next, Next::Nothing) {
             return Ok(Step::Idle);
         }
-        let Some(mut frame) = out.frame() else {
+        let Some(mut frame) = out.env.frame() else {
             return Ok(Step::Full);
         };
         let buffer = frame.as_mut();
@@ -274,13 +261,13 @@ impl SendSide {
         out: &mut Output<'_, E>,
     ) {
         if self.unreliable {
-            let header = out.header(Kind::Data, self.flow.inflight().next());
+            let header = out.data(self.flow.inflight().next());
             out.send(frame, &header, at - HEADER);
             self.flow.skip();
             return;
         }
         let (sequence, full) = self.flow.push(load);
-        let mut header = out.header(Kind::Data, sequence);
+        let mut header = out.data(sequence);
         if full {
             header.flags = FLAG_ASK;
         }
@@ -293,13 +280,13 @@ impl SendSide {
         let Some(answer) = self.answers.next(self.room()) else {
             return Ok(Step::Idle);
         };
-        let Some(mut frame) = out.frame() else {
+        let Some(mut frame) = out.env.frame() else {
             return Ok(Step::Full);
         };
         let end = answer.build(frame.as_mut(), out.env)?;
         self.answers.advance(&answer);
         let (sequence, _) = self.flow.push(Load::Answer(answer));
-        let header = out.header(Kind::Data, sequence);
+        let header = out.data(sequence);
         self.flow.send(frame, &header, end, out);
         Ok(Step::Moved)
     }
@@ -314,9 +301,6 @@ impl SendSide {
     }
 
     /// Handles the acknowledgement in a header; `body` is the map of an ACK. Completes operations and finds lost frames.
-    ///
-    /// # Errors
-    /// As for [`SendSide::pump`].
     #[inline(never)]
     pub(crate) fn acknowledged<E: Env>(
         &mut self,
@@ -332,9 +316,6 @@ impl SendSide {
     }
 
     /// The same, fast if only one frame is in flight.
-    ///
-    /// # Errors
-    /// As for [`SendSide::pump`].
     #[inline(always)]
     pub(crate) fn acknowledged_single<E: Env>(
         &mut self,
@@ -350,9 +331,6 @@ impl SendSide {
     }
 
     /// Handles a request of an RDMA Read, in order, which is the operation `operation` of the peer.
-    ///
-    /// # Errors
-    /// The request violates the protocol, or the range may not be read (E13).
     pub(crate) fn read_requested<E: Env>(
         &mut self,
         part: &Part,
@@ -362,15 +340,7 @@ impl SendSide {
         self.answers.request(part, operation, env)
     }
 
-    /// Places a piece of an answer to an RDMA Read before its turn. False: that is not possible now.
-    pub(crate) fn place_early<E: Env>(&self, part: &Part, payload: &[u8], env: &mut E) -> bool {
-        self.operations.place_early(part, payload, env)
-    }
-
     /// Handles a piece of an answer that is in order. `payload` is absent if it has been placed already.
-    ///
-    /// # Errors
-    /// The piece violates the protocol, or the read has failed and was the oldest operation.
     #[cold]
     pub(crate) fn read_answered<E: Env>(
         &mut self,
@@ -394,17 +364,5 @@ impl SendSide {
             self.path.suspect(now_ns);
         }
         timeout.is_stuck
-    }
-
-    /// Completes the operations before the one that the CLOSE of the peer names, and fails that one.
-    #[cold]
-    pub(crate) fn closed_by_peer<E: Env>(&mut self, body: &Body, env: &mut E) -> End {
-        self.operations.closed_by_peer(body, env)
-    }
-
-    /// The peer is dead: the oldest operation fails.
-    #[cold]
-    pub(crate) fn peer_is_dead<E: Env>(&mut self, env: &mut E) -> End {
-        self.operations.peer_is_dead(env)
     }
 }

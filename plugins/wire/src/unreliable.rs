@@ -71,9 +71,6 @@ impl Unreliable {
     }
 
     /// Delivers the parts of a frame.
-    ///
-    /// # Errors
-    /// A part violates the protocol, or a completion could not be written.
     pub(crate) fn take<E: Env>(
         &mut self,
         body: &[u8],
@@ -156,9 +153,6 @@ impl Unreliable {
     }
 
     /// The rest of a message is lost.
-    ///
-    /// # Errors
-    /// A completion could not be written.
     #[cold]
     pub(crate) fn give_up<E: Env>(&mut self, env: &mut E) -> Result<(), End> {
         self.due_ns = NEVER;

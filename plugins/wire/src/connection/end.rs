@@ -2,20 +2,16 @@
 
 use vipl_abi::*;
 
-use super::{Connection, Phase};
+use super::{Connection, Phase, output};
 use crate::closing::{Body, Closing, End, Reason};
 use crate::env::{Cause, Env, Transmit};
 use crate::frame::{Header, Kind};
-use crate::framing::Output;
 
 /// How long to wait for frames that a CLOSE has overtaken.
 const OVERTAKEN_NS: u64 = 20_000_000;
 
 impl Connection {
     /// Handles the CLOSE of the peer. Frames that were sent before it may still arrive.
-    ///
-    /// # Errors
-    /// The CLOSE violates the protocol.
     #[cold]
     pub(super) fn take_close<E: Env>(
         &mut self,
@@ -24,9 +20,8 @@ impl Connection {
         env: &mut E,
     ) -> Result<(), End> {
         let body = Body::parse(body).ok_or(End::VIOLATION)?;
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
-        let confirmation = out.header(Kind::Closed, self.send.inflight().next());
-        out.send_empty(&confirmation);
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
+        out.send_empty(Kind::Closed);
         if matches!(self.phase, Phase::Open) {
             self.phase = Phase::Leaving {
                 body,
@@ -55,15 +50,14 @@ impl Connection {
         out: &mut T,
     ) -> Closing {
         let known = matches!(self.phase, Phase::Leaving { .. });
-        let mut output = Output::new(&mut self.framing, self.receive.ack(), out);
-        output.read_clock();
-        let header = output.header(Kind::Close, self.send.inflight().next());
+        output(&mut self.framing, &self.send, &self.receive, out).read_clock();
+        let numbers = self.receive.numbers(self.send.inflight().next());
         let body = Body {
             reason,
             from_vi: self.own_vi,
             operations,
         };
-        let mut closing = Closing::new(body, known, self.framing.close(header));
+        let mut closing = Closing::new(body, known, self.framing.take(), numbers);
         closing.timeout(self.framing.now_ns(), out);
         closing
     }
@@ -71,7 +65,7 @@ impl Connection {
     /// The peer is dead (E5, E12, E14, E17): the oldest operation fails, or what was in progress is reported.
     #[cold]
     pub(super) fn peer_is_dead<E: Env>(&mut self, env: &mut E) -> End {
-        let end = self.send.peer_is_dead(env);
+        let end = self.send.operations().peer_is_dead(env);
         let (code, opcode) = if end != End::LOST {
             return end;
         } else if self.send.is_answering() {

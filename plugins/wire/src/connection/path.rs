@@ -1,14 +1,14 @@
 //! The path to the peer, as its owner sees it: the size of frames, and questions whether the peer receives them.
 
-use super::Connection;
+use super::{Connection, output};
 use crate::env::Env;
 use crate::frame::{Header, Kind};
-use crate::framing::Output;
+use crate::send::{send_tried, send_try};
 
 impl Connection {
     /// The largest frame in use, in bytes.
     pub fn frame_bytes(&self) -> u16 {
-        self.send.path().size()
+        self.send.frame_bytes()
     }
 
     /// The peer is at another address of the network: what is known of the path does not hold for this one.
@@ -23,8 +23,10 @@ impl Connection {
     pub fn ask<E: Env>(&mut self, bytes: u16, now_ns: u64, env: &mut E) {
         debug_assert!(crate::ASKS.contains(&bytes));
         self.framing.set_now(now_ns);
-        let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
-        self.send.ask(bytes, &mut out);
+        let mut out = output(&mut self.framing, &self.send, &self.receive, env);
+        if let Some(frame) = out.env.frame() {
+            send_try(frame, bytes, &mut out);
+        }
     }
 
     /// How long an answer may take, in nanoseconds.
@@ -45,8 +47,8 @@ impl Connection {
             && self.is_open()
         {
             let body = body.len().saturating_sub(self.framing.seal_bytes());
-            let mut out = Output::new(&mut self.framing, self.receive.ack(), env);
-            self.send.answer_try(body, &mut out);
+            let mut out = output(&mut self.framing, &self.send, &self.receive, env);
+            send_tried(body, &mut out);
         }
     }
 }

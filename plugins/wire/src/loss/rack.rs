@@ -14,7 +14,7 @@ use crate::rtt::Rtt;
 const PERSIST: u32 = 16;
 
 /// The state of one direction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Rack {
     /// The path has changed the order of frames.
     reorders: bool,

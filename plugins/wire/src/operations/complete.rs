@@ -8,9 +8,6 @@ use crate::env::{Cause, Env, Level, Operation};
 
 impl Operations {
     /// Completes operations in order. All frames before `acknowledged` have arrived.
-    ///
-    /// # Errors
-    /// An operation has failed on a reliable level, or a completion could not be written.
     #[inline(always)]
     pub(crate) fn complete<E: Env>(&mut self, acknowledged: u32, env: &mut E) -> Result<(), End> {
         while let Some(first) = self.list.front() {

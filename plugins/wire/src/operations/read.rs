@@ -27,9 +27,6 @@ impl Operations {
     }
 
     /// Handles a piece of an answer that is in order. `payload` is absent if it has been placed already.
-    ///
-    /// # Errors
-    /// The piece violates the protocol.
     #[cold]
     pub(crate) fn answered<E: Env>(
         &mut self,

@@ -16,7 +16,7 @@ impl SendSide {
         let Some((sequence, load)) = self.flow.inflight().lost() else {
             return Ok(Step::Idle);
         };
-        let Some(mut frame) = out.frame() else {
+        let Some(mut frame) = out.env.frame() else {
             return Ok(Step::Full);
         };
         let buffer = frame.as_mut();
@@ -26,7 +26,7 @@ impl SendSide {
             self.operations.complete(first, out.env)?;
             return Ok(Step::Moved);
         };
-        let mut header = out.header(Kind::Data, sequence);
+        let mut header = out.data(sequence);
         header.flags = FLAG_ASK;
         let mut at = end;
         if let Some((end, last)) = self.slice(sequence, at, buffer) {
@@ -66,7 +66,7 @@ impl SendSide {
     /// If a frame whose body ends at `at` is too long for the path: replaces the body by its next slice, and returns
     /// the end of that and whether it is the last one.
     fn slice(&mut self, sequence: u32, at: usize, buffer: &mut [u8]) -> Option<(usize, bool)> {
-        let (room, total) = (self.path.room(), at - HEADER);
+        let (room, total) = (self.room(), at - HEADER);
         if total <= room {
             return None;
         }
