@@ -1,5 +1,5 @@
-//! The cost of the engine itself: two connections exchange frames in memory, without any device. Prints nanoseconds
-//! per message, both sides together: `cargo run --release -p vipl-wire --example cost`. To count instructions under
+//! Cost of the engine: two connections exchange frames in memory, without a device. Prints nanoseconds per message for
+//! both sides together: `cargo run --release -p vipl-wire --example cost`. To count instructions under
 //! callgrind, pass the number of rounds of each measurement and a part of the name of one measurement: the difference
 //! between two numbers of rounds is the cost of the rounds alone.
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use vipl_wire::*;
 
-/// Memory, queues that are always full of the same descriptor, and frames that are used again.
+/// Memory, queues that are always full of the same descriptor, and frames for reuse.
 struct Host {
     memory: Vec<u8>,
     bytes: u32,
@@ -142,7 +142,7 @@ fn pair(level: Level, mtu: u16, bytes: u32, seal: Option<SealKey>) -> Pair {
 }
 
 impl Pair {
-    /// Hands the frames that a side has sent to the other.
+    /// Passes the frames that one side has sent to the other.
     #[inline(always)]
     fn carry(&mut self, from: usize) {
         let (a, b) = self.hosts.split_at_mut(1);
@@ -168,7 +168,7 @@ impl Pair {
         }
     }
 
-    /// So many messages one way, at once.
+    /// Messages in one direction, posted at once.
     fn burst(&mut self, messages: u32) {
         self.now += 10_000;
         self.hosts[0].posted = self.hosts[0].posted.wrapping_add(messages);

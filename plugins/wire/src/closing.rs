@@ -1,6 +1,6 @@
-//! The close of a connection. A side that closes sends a CLOSE with its reason, and repeats it until the peer confirms
-//! with a CLOSED, or for about two seconds. This outlives the VI, so it is an object of its own, which accesses no
-//! descriptor and which the device keeps until [`Closing::is_done`].
+//! The lingering close. A side that closes sends a CLOSE with its reason and repeats it until the peer confirms with
+//! a CLOSED, for about two seconds at most. The close outlives the VI: [`Closing`] accesses no descriptor, and the
+//! device keeps it until [`Closing::is_done`].
 
 use crate::config::NEVER;
 use crate::config::Received;
@@ -11,7 +11,7 @@ use crate::frame::{
 use crate::framing::{Framing, Numbers, Output};
 use crate::seal::SEAL;
 
-/// First interval between two CLOSEs; it doubles.
+/// First interval between two CLOSEs; intervals double.
 const FIRST_NS: u64 = 5_000_000;
 /// Longest interval.
 const LONGEST_NS: u64 = 320_000_000;
@@ -26,10 +26,10 @@ pub enum Reason {
     Disconnected = 1,
     /// An error of the sender, or a protocol violation by the receiver of the CLOSE.
     Lost = 2,
-    /// The operation that the CLOSE names could not be received: no receive descriptor, too short, or invalid (E6 to
-    /// E8).
+    /// The operation named in the CLOSE could not be received: the receive descriptor is missing, too short or invalid
+    /// (E6 to E8).
     ReceiveFailed = 3,
-    /// The operation that the CLOSE names accessed memory without permission (E9, E10, E13).
+    /// The operation named in the CLOSE accessed memory without permission (E9, E10, E13).
     TargetRefused = 7,
 }
 
@@ -37,9 +37,9 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) reason: Reason,
-    /// VI of the sender, so that a side that has forgotten the connection can answer.
+    /// VI of the sender. A host that has forgotten the connection answers to it.
     pub(crate) from_vi: u32,
-    /// Operations of the peer that have been processed; the next one has failed.
+    /// Number of the peer's operations that have been processed; the next one has failed.
     pub(crate) operations: u32,
 }
 
@@ -115,7 +115,7 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// `known`: the peer has closed before, so it need not be informed.
+    /// `known`: the peer has closed first and need not be informed.
     pub(crate) fn new(body: Body, known: bool, framing: Framing, numbers: Numbers) -> Closing {
         Closing {
             framing,
@@ -127,7 +127,7 @@ impl Closing {
         }
     }
 
-    /// The peer knows, or cannot be reached.
+    /// Whether the peer has confirmed, or cannot be reached.
     pub fn is_done(&self) -> bool {
         self.confirmed || self.tries >= TRIES
     }
@@ -137,12 +137,12 @@ impl Closing {
         if self.is_done() { NEVER } else { self.next_ns }
     }
 
-    /// VI number of this side, by which its frames are found.
+    /// VI number of this side. The device finds the close of a frame by it.
     pub fn vi(&self) -> u32 {
         self.body.from_vi
     }
 
-    /// Handles a frame for the connection. Frames of other connections are ignored.
+    /// Handles a frame. Frames of other connections are ignored.
     pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
         if let Ok((header, body)) = Header::parse(frame)
             && header.check == !self.framing.check()
@@ -152,8 +152,8 @@ impl Closing {
         }
     }
 
-    /// Handles a frame with the right key. A CLOSED needs no seal: a peer that has forgotten the connection has none,
-    /// and all that a forged one does is that the CLOSE is not repeated.
+    /// Handles a frame with the right key. A CLOSED needs no seal: a peer that has forgotten the connection cannot
+    /// make one, and a forged CLOSED only stops the repetition of the CLOSE.
     pub(crate) fn take_sealed<T: Transmit>(
         &mut self,
         header: &Header,
@@ -161,8 +161,8 @@ impl Closing {
         body: &[u8],
         out: &mut T,
     ) -> Received {
-        let forgotten = header.kind == Kind::Closed && header.flags & FLAG_SEALED == 0;
-        let passes = forgotten || self.framing.open(header, frame, body).is_some();
+        let unsealed = header.kind == Kind::Closed && header.flags & FLAG_SEALED == 0;
+        let passes = unsealed || self.framing.open(header, frame, body).is_some();
         if !passes {
             return Received::Refused(Refused::Seal);
         }
@@ -178,12 +178,12 @@ impl Closing {
                 // If the confirmation is lost, the peer repeats its CLOSE.
                 Output::new(&mut self.framing, self.numbers, out).send_empty(Kind::Closed);
             }
-            // The peer does not know yet. The repetition of the CLOSE informs it.
+            // The peer has not received the CLOSE yet; the repetition informs it.
             _ => {}
         }
     }
 
-    /// Repeats the CLOSE if it is time.
+    /// Repeats the CLOSE when it is due.
     pub fn timeout<T: Transmit>(&mut self, now_ns: u64, out: &mut T) {
         if self.is_done() || now_ns < self.next_ns {
             return;
@@ -201,12 +201,12 @@ impl Closing {
     }
 
     /// Answers a CLOSE for a connection that this side has forgotten, so that the peer stops repeating it. The frame
-    /// must be for this endpoint. True: it was such a CLOSE.
+    /// must be for this endpoint. Returns whether the frame was such a CLOSE.
     pub fn answer_stray<T: Transmit>(frame: &[u8], out: &mut T) -> bool {
         let Ok((header, body)) = Header::parse(frame) else {
             return false;
         };
-        // A seal cannot be checked any more.
+        // The key is gone: the seal cannot be checked.
         let seal = if header.flags & FLAG_SEALED == 0 {
             0
         } else {

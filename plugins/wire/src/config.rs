@@ -6,21 +6,21 @@ use crate::seal::SealKey;
 
 /// Default of [`Config::ack_delay_ns`].
 pub const ACK_DELAY_NS: u64 = 20_000;
-/// Default of [`Config::probes_max`] for a peer on another host: nine seconds of silence, of the ten seconds in which a
-/// dead peer must be noticed (spec §6.4).
+/// Default of [`Config::probes_max`] for a peer on another host: nine seconds of silence. A dead peer must be detected
+/// within ten seconds (spec §6.4).
 pub const PROBES: u32 = 7;
 
 /// A deadline that never passes.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// DATA frames from the acknowledged one on that a receiver accepts.
+/// Receive window: DATA frames accepted from the acknowledged one on.
 pub(crate) const WINDOW: u16 = 256;
-/// The same across routers, where round trips are longer.
+/// Receive window across routers, where round trips are longer.
 pub(crate) const WINDOW_SHARED: u16 = 1024;
 
-/// What the two sides have agreed on, and which of them this one is.
+/// Parameters agreed by both sides, and which side this one is.
 #[derive(Clone, Copy)]
 pub struct Config {
-    /// The key of the connection: known to both sides only, unpredictable, different for every connection.
+    /// Key of the connection: unpredictable, unique, and known to its two sides only.
     pub key: u64,
     /// 0 at one side, 1 at the other.
     pub side: u32,
@@ -43,22 +43,23 @@ pub struct Config {
     pub carry_immediate: bool,
     /// How long an acknowledgement may be delayed, in nanoseconds.
     pub ack_delay_ns: u64,
-    /// Unanswered PROBEs after which the peer is dead. The first is sent after two seconds of silence, then one for
-    /// each second in which this side has looked for the answer.
+    /// Number of unanswered PROBEs after which the peer counts as dead. The first one is sent after two seconds of
+    /// silence, the others one second apart; only time in which this side has polled counts.
     pub probes_max: u32,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
     /// Number of the first operation of each kind, the same at both sides: 0, or in tests shortly before the wrap.
     pub count_from: u32,
-    /// The path has other users, as across routers: every loss counts as congestion, as for TCP. The largest frame that
-    /// it carries is searched for.
+    /// The path has other users, as across routers: every loss counts as congestion, as in TCP, and the largest frame
+    /// size of the path is searched for.
     pub shared_path: bool,
-    /// With it all frames are sealed, and those of the peer must be. The peer has the same, and no other connection.
+    /// Key of the seals, shared with the peer and unique to the connection. If present, frames in both directions are
+    /// sealed.
     pub seal: Option<SealKey>,
 }
 
 impl Config {
-    /// DATA frames from the acknowledged one on that this side accepts.
+    /// Receive window of this side.
     #[inline(always)]
     pub(crate) fn window(&self) -> u16 {
         if self.shared_path {
@@ -68,7 +69,7 @@ impl Config {
         }
     }
 
-    /// Number of the first frame of a side: each direction starts at one of its own, which both sides know.
+    /// Number of the first frame of a side. Both sides derive it from the key.
     pub(crate) fn first(&self, side: u32) -> u32 {
         (self.key >> (32 * (side & 1))) as u32
     }
@@ -77,11 +78,11 @@ impl Config {
 /// Result of [`Connection::received`](crate::Connection::received).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// It was from the peer and has been processed.
+    /// The frame is from the peer and has been processed.
     Taken,
-    /// It belongs to another connection: another VI, or the wrong key.
+    /// The frame belongs to another connection: another VI, or the wrong key.
     WrongKey,
-    /// It was dropped.
+    /// The frame was dropped.
     Refused(Refused),
 }
 
@@ -93,9 +94,9 @@ pub struct Stats {
     pub frames_sent: u64,
     /// Frames received, of all kinds, dropped ones included.
     pub frames_received: u64,
-    /// DATA frames that were sent again.
+    /// DATA frames retransmitted.
     pub sent_again: u64,
-    /// DATA frames received more than once.
+    /// Duplicate DATA frames received.
     pub duplicates: u64,
     /// DATA frames received out of order and kept.
     pub out_of_order: u64,
@@ -103,10 +104,10 @@ pub struct Stats {
     pub corrupt: u64,
     /// Frames with the wrong key or VI.
     pub wrong_key: u64,
-    /// Frames without a valid seal, or with one where there is none.
+    /// Frames without a valid seal, or with a seal on a connection without seals.
     pub wrong_seal: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Times that the path did not carry frames of the size in use any more.
+    /// Number of times that the path stopped carrying frames of the size in use.
     pub black_holes: u64,
 }

@@ -1,8 +1,8 @@
 //! One end of a connection between two VIs: its phase, its inputs and its deadlines.
 //!
-//! A connection consists of a [`SendSide`] and a [`ReceiveSide`], which do not know each other, except that pieces of an
-//! RDMA Read's answer arrive at the one and belong to the other. A step of either side that ends the connection returns an
-//! [`End`], which is carried out here.
+//! A connection consists of a [`SendSide`] and a [`ReceiveSide`], which do not know each other, except that pieces of
+//! an RDMA Read's answer arrive at the one and belong to the other. A step of either side that ends the connection
+//! returns an [`End`], which is carried out here.
 
 mod end;
 mod path;
@@ -17,8 +17,8 @@ use crate::part::Parts;
 use crate::receive::ReceiveSide;
 use crate::send::{SendSide, send_tried};
 
-/// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
-/// to wait for a processor before it sends the first one, while the agents have exchanged theirs already.
+/// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may
+/// have to wait for a processor before it sends the first one, while the agents have exchanged theirs already.
 const CLOSE_WAIT_NS: u64 = 500_000_000;
 
 /// State of the connection.
@@ -93,8 +93,8 @@ impl Connection {
         self.framing.is_newest()
     }
 
-    /// Whether everything that was sent has been acknowledged. Always false on an Unreliable connection, which does not
-    /// know.
+    /// Whether everything that was sent has been acknowledged. Always false on an Unreliable connection, which does
+    /// not know.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.reliable && self.send.inflight().in_flight() == 0
@@ -276,8 +276,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A router on the way has marked this frame, which [`Connection::received`] has just processed, instead of dropping
-    /// it. The peer is informed, and sends less.
+    /// A router on the way has marked this frame, which [`Connection::received`] has just processed, instead of
+    /// dropping it. The peer is informed, and sends less.
     #[cold]
     pub fn marked(&mut self, frame: &[u8]) {
         // Acknowledgements cannot be fewer.
@@ -392,8 +392,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the connection from this side, because of VipDisconnect or because the host has put the VI into Error. No
-    /// descriptor is accessed afterwards. The caller runs the result until it is done: it informs the peer.
+    /// Closes the connection from this side, because of VipDisconnect or because the host has put the VI into Error.
+    /// No descriptor is accessed afterwards. The caller runs the result until it is done: it informs the peer.
     pub fn close<T: Transmit>(mut self, reason: Reason, now_ns: u64, out: &mut T) -> Closing {
         self.framing.set_now(now_ns);
         match self.phase {
@@ -402,8 +402,8 @@ impl Connection {
         }
     }
 
-    /// The agent has reported that the peer has exited or closed. All frames that have arrived must have been passed to
-    /// [`Connection::received`] before.
+    /// The agent has reported that the peer has exited or closed. All frames that have arrived must have been passed
+    /// to [`Connection::received`] before.
     pub fn peer_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
         self.framing.set_now(now_ns);
         let end = match &self.phase {

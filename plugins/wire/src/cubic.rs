@@ -1,23 +1,23 @@
-//! CUBIC (RFC 9438): the congestion window on a path that is shared with others, in frames.
+//! CUBIC (RFC 9438): the congestion window on a shared path, in frames.
 //!
-//! Every loss counts as congestion, once for each round trip, as it does for the TCP of others. After one the window
-//! grows fast toward the size at which frames were lost, slowly around it, and fast again beyond.
+//! As in TCP every loss counts as congestion, at most once per round trip. Afterwards the window grows fast towards
+//! the size at which frames were lost, slowly around it, and fast again beyond.
 
 use crate::config::WINDOW_SHARED;
 
-/// First window, of RFC 6928.
+/// Initial window (RFC 6928).
 const FIRST: f64 = 10.0;
 /// Smallest window.
 const LEAST: f64 = 2.0;
-/// What is left of the window after a loss.
+/// Reduction of the window after a loss.
 const BETA: f64 = 0.7;
-/// What is left of the window after a mark (RFC 8511): routers mark before their queues are long.
+/// Reduction of the window after a congestion mark (RFC 8511): routers mark before their queues are long.
 const BETA_MARK: f64 = 0.85;
 /// Steepness, in frames per cubic second.
 const C: f64 = 0.4;
-/// Frames per round trip that give the window of Reno with this `BETA`.
+/// Growth in frames per round trip that corresponds to Reno with this `BETA`.
 const RENO: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// In slow start a queue of this length has built up where the round trip is longer than the shortest one by so much.
+/// Slow start ends when the round trip exceeds the shortest one by this: a queue has built up.
 const QUEUE_MIN_NS: u64 = 4_000_000;
 
 /// The state of one direction.
@@ -28,20 +28,19 @@ pub(crate) struct Cubic {
     threshold: f64,
     /// Window at the last loss.
     top: f64,
-    /// Window that Reno would have.
+    /// Window of Reno in the same situation.
     reno: f64,
-    /// Since when the window grows by the curve, and the seconds until it is at the top; `None`: since the next
-    /// acknowledgement.
+    /// Start of the curve, and the seconds from there to the top. `None`: it starts with the next acknowledgement.
     curve: Option<(u64, f64)>,
-    /// Frames sent before this time were sent with the window of before the last loss.
+    /// Time of the last reduction. Losses of frames sent before it do not reduce the window again.
     shrunk_ns: u64,
-    /// Before a timeout.
+    /// State before a timeout.
     before: Option<Former>,
-    /// Before the last loss, if no timeout came after it.
+    /// State before the last loss, unless a timeout followed.
     before_loss: Option<Former>,
 }
 
-/// What a reduction of the window replaces.
+/// State that a reduction of the window replaces.
 #[derive(Clone, Copy, Debug)]
 struct Former {
     window: f64,
@@ -68,17 +67,17 @@ impl Cubic {
         self.window as u32
     }
 
-    /// Reductions by marks do not make the window smaller than this: it grows as much in the round trip between two.
+    /// Whether the window is as small as marks can make it: between two reductions it grows by as much.
     pub(crate) fn is_least(&self) -> bool {
         self.window < 2.0 * LEAST
     }
 
-    /// The window doubles in each round trip.
+    /// Whether the window doubles in each round trip.
     pub(crate) fn is_starting(&self) -> bool {
         self.window < self.threshold
     }
 
-    /// Frames have arrived. `limited`: the window was in use, so it is what limits the sender.
+    /// Frames have arrived. `limited`: the window limits the sender.
     pub(crate) fn delivered(
         &mut self,
         frames: u32,
@@ -88,7 +87,7 @@ impl Cubic {
     ) {
         let frames = f64::from(frames);
         if !limited {
-            // The curve must not run ahead while there is nothing to send.
+            // The curve must not advance while there is nothing to send.
             self.curve = None;
             return;
         }
@@ -112,13 +111,13 @@ impl Cubic {
         let time = (now_ns.saturating_sub(since_ns) + rtt_ns) as f64 / 1e9;
         let wanted = self.top + C * (time - ascent).powi(3);
         let wanted = wanted.clamp(self.window, 1.5 * self.window);
-        // The RFC lets this grow by one frame per round trip above the top. Linux does not, and is the neighbour.
+        // The RFC permits one frame per round trip above the top. Linux does not do that, and shares the path.
         self.reno += RENO * frames / self.window;
         self.window += (wanted - self.window) / self.window * frames;
         self.window = self.window.max(self.reno);
     }
 
-    /// Frames have been lost, the last of which was sent at this time.
+    /// Frames have been lost; the last of them was sent at `sent_ns`.
     pub(crate) fn lost(&mut self, sent_ns: u64, now_ns: u64) {
         if sent_ns < self.shrunk_ns {
             return;
@@ -129,7 +128,7 @@ impl Cubic {
         (self.before, self.before_loss) = (None, Some(former));
     }
 
-    /// A frame of this time was marked by a router that would drop it otherwise.
+    /// A router has marked a frame that was sent at `sent_ns`.
     pub(crate) fn marked(&mut self, sent_ns: u64, now_ns: u64) {
         if sent_ns >= self.shrunk_ns {
             self.shrink(now_ns, BETA_MARK);
@@ -138,7 +137,7 @@ impl Cubic {
         }
     }
 
-    /// The marks meant nothing: as at the beginning.
+    /// The marks meant nothing: starts again.
     pub(crate) fn start_again(&mut self, now_ns: u64) {
         *self = Cubic {
             shrunk_ns: now_ns,
@@ -146,7 +145,7 @@ impl Cubic {
         };
     }
 
-    /// The frames of the last loss have arrived: as if nothing had been.
+    /// The frames of the last loss have arrived: undoes the reduction.
     pub(crate) fn undo_loss(&mut self) {
         if let Some(former) = self.before_loss.take() {
             self.restore(former);
@@ -174,7 +173,7 @@ impl Cubic {
     }
 
     fn shrink(&mut self, now_ns: u64, left: f64) {
-        // Somebody else has come, perhaps: leave some room.
+        // Fast convergence: leave room for a new flow.
         let shrinks_again = self.window < self.top;
         self.top = self.window
             * if shrinks_again {
@@ -187,7 +186,7 @@ impl Cubic {
         self.shrunk_ns = now_ns;
     }
 
-    /// Frames have another length: as many bytes remain in flight.
+    /// The length of frames has changed: keeps the number of bytes in flight.
     pub(crate) fn resize(&mut self, before: u16, after: u16) {
         let scale = f64::from(before) / f64::from(after);
         self.window = (self.window * scale).clamp(LEAST, f64::from(WINDOW_SHARED));
@@ -207,11 +206,11 @@ impl Cubic {
         self.window = LEAST;
     }
 
-    /// The timeout was spurious.
+    /// Undoes a spurious timeout.
     pub(crate) fn undo_timeout(&mut self) {
         if let Some(former) = self.before.take() {
             self.restore(former);
-            // It would have run ahead in the silence.
+            // The curve would have advanced during the silence.
             self.curve = None;
         }
     }
@@ -224,7 +223,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const RTT: (u64, u64) = (100 * MS, 100 * MS);
 
-    /// Acknowledges a window in each round trip; gives the windows.
+    /// Acknowledges a window in each round trip. Returns the windows.
     fn rounds(cubic: &mut Cubic, now: &mut u64, count: usize) -> Vec<u32> {
         let round = |_| {
             *now += RTT.0;

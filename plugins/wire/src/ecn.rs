@@ -1,28 +1,29 @@
-//! Explicit congestion notification (RFC 3168): what the peer tells of the frames that routers have marked.
+//! Explicit congestion notification (RFC 3168): the peer's count of marked frames.
 //!
-//! Each side counts the marked DATA frames that have arrived, and sends the count with all its frames. A count that
-//! has grown reduces the congestion window of the other side, once in a round trip, and nothing is sent again.
+//! Each side counts the DATA frames that have arrived with a congestion mark and reports the count in every frame.
+//! When the count has grown, the sender reduces its congestion window, at most once per round trip. Nothing is
+//! retransmitted.
 //!
-//! A path that clears the marks leaves loss as the only sign of congestion. One that marks everything, whatever is
-//! sent, would hold the window at its smallest; then marks are ignored for the rest of the connection.
+//! If the path clears marks, loss remains the only sign of congestion. If the path marks every frame whatever is
+//! sent, the window would stay at its minimum; then marks are ignored for the rest of the connection.
 
-/// So many frames in a row, all of them marked, do not mean congestion if the window is at its smallest.
+/// This many consecutive marked frames do not mean congestion if the window is at its minimum.
 const MANGLED: u32 = 16;
 
 /// The state of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// The peer's count.
+    /// The peer's last count.
     seen: u8,
     ignored: bool,
-    /// The oldest frame in flight when the count grew last.
+    /// The oldest frame in flight when the count last grew.
     first: u32,
     /// Marked frames, and all frames, since the last one without a mark.
     marked: u32,
     frames: u32,
 }
 
-/// What marks mean.
+/// Meaning of a new count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     Nothing,
@@ -45,10 +46,10 @@ impl Marks {
         self.seen != count
     }
 
-    /// The peer's count, and the oldest frame in flight.
+    /// The peer has reported this count; `first` is the oldest frame in flight.
     pub(crate) fn received(&mut self, count: u8, first: u32) -> Meaning {
         let more = count.wrapping_sub(self.seen);
-        // Frames may overtake each other.
+        // A smaller count comes from a frame that was overtaken.
         if self.ignored || more.cast_signed() <= 0 {
             return Meaning::Nothing;
         }
@@ -66,7 +67,7 @@ impl Marks {
         Meaning::All
     }
 
-    /// Marks are not heard any more.
+    /// Ignores marks from now on.
     pub(crate) fn ignore(&mut self) {
         self.ignored = true;
     }

@@ -1,25 +1,25 @@
-//! What the engine asks of its owner. A device implements [`Env`] over the host's VI (`Port` and the descriptor walker
-//! of the SDK), tests implement it over simulated memory. Descriptors are identified by their number in the queue, as
-//! the host counts them: wrapping, from `completed` to `posted`.
+//! The services that the engine requires of its owner. A device implements [`Env`] over the host's VI (`Port` and the
+//! descriptor walker of the SDK), tests over simulated memory. Descriptors are identified by their number in the
+//! queue as counted by the host: wrapping, from `completed` to `posted`.
 
 use vipl_abi::*;
 
 /// Transmission of frames.
 pub trait Transmit {
-    /// A buffer for one frame, without the link's own header; often a slot of the device's ring. Dropping it without
-    /// [`Transmit::transmit`] sends nothing.
+    /// Buffer of one frame, without the link's own header; often a slot of the device's ring. If it is dropped without
+    /// [`Transmit::transmit`], nothing is sent.
     type Frame: AsMut<[u8]>;
 
-    /// A buffer for a frame of at least `mtu` bytes. `None`: the device is full. The engine then stops and continues at
-    /// the next call ([`Connection::is_blocked`](crate::Connection::is_blocked)).
+    /// Returns a buffer for a frame of `mtu` bytes, or `None` if the device is full. The engine then stops, and
+    /// continues at the next call ([`Connection::is_blocked`](crate::Connection::is_blocked)).
     fn frame(&mut self) -> Option<Self::Frame>;
 
     /// Sends the first `bytes` bytes of a frame from [`Transmit::frame`]. The device may collect frames and ring its
-    /// doorbell once, after the engine has returned.
+    /// doorbell once after the engine has returned.
     fn transmit(&mut self, frame: Self::Frame, bytes: usize);
 
-    /// The time in nanoseconds, for an owner that calls the engine without it, so that a message need not wait for the
-    /// clock. The engine asks after each frame. `None`: the time of the call is accurate enough.
+    /// Returns the time in nanoseconds. The engine calls this after each frame, so that an owner need not read the
+    /// clock before a message leaves. `None`: the time passed to the engine is accurate enough.
     #[inline(always)]
     fn now(&mut self) -> Option<u64> {
         None
@@ -31,29 +31,37 @@ pub trait Env: Transmit {
     /// The data segments of a descriptor that has passed all checks.
     type Segments;
 
-    /// Number after that of the last posted send-queue descriptor.
+    /// One more than the number of the last posted send-queue descriptor.
     fn sends_posted(&self) -> u32;
-    /// Number of the oldest send-queue descriptor that is not complete.
+    /// Number of the oldest incomplete send-queue descriptor.
     fn sends_completed(&self) -> u32;
-    /// Number after that of the last posted receive descriptor.
+    /// One more than the number of the last posted receive descriptor.
     fn receives_posted(&self) -> u32;
-    /// Number of the oldest receive descriptor that is not complete.
+    /// Number of the oldest incomplete receive descriptor.
     fn receives_completed(&self) -> u32;
 
-    /// Reads and checks a posted send-queue descriptor (spec §5.7). The error is a status: one error bit and the
-    /// operation bits. It is called again for each frame of a long message and for retransmissions, so that memory that
-    /// has been deregistered since is not accessed.
+    /// Reads and checks a posted send-queue descriptor (spec §5.7). Called again for each frame of a long message and
+    /// for each retransmission, so that memory deregistered meanwhile is not accessed.
+    ///
+    /// # Errors
+    /// The status of the descriptor: one error bit and the operation bits.
     fn outgoing(&mut self, number: u32) -> Result<Outgoing<Self::Segments>, u32>;
 
-    /// Reads and checks a posted receive descriptor, format before protection, for a message of this length, which may
-    /// exceed its capacity. `None`: its data segments are not used. The error is one error bit without operation bits.
+    /// Reads and checks a posted receive descriptor, format before protection, for a message of this length. The
+    /// message may exceed the capacity. `None`: the data segments are not used.
+    ///
+    /// # Errors
+    /// One error bit without operation bits.
     fn incoming(
         &mut self,
         number: u32,
         message: Option<u32>,
     ) -> Result<Incoming<Self::Segments>, u32>;
 
-    /// Copies from the application's segments, beginning `offset` bytes into their stream.
+    /// Copies from the application's segments, beginning at `offset` of their concatenation.
+    ///
+    /// # Errors
+    /// The memory is not accessible.
     fn gather(
         &mut self,
         from: &Self::Segments,
@@ -61,8 +69,11 @@ pub trait Env: Transmit {
         out: &mut [u8],
     ) -> Result<(), MemoryFault>;
 
-    /// Copies into the application's segments, beginning `offset` bytes into their stream; for receives, and
-    /// for the local side of an RDMA Read.
+    /// Copies into the application's segments, beginning at `offset` of their concatenation: for receives, and for the
+    /// local side of an RDMA Read.
+    ///
+    /// # Errors
+    /// The memory is not accessible.
     fn scatter(
         &mut self,
         to: &Self::Segments,
@@ -70,10 +81,13 @@ pub trait Env: Transmit {
         bytes: &[u8],
     ) -> Result<(), MemoryFault>;
 
-    /// RDMA Write at the target: checks that this VI permits it and that the *whole* range may be written (spec §10.2),
-    /// then copies to `offset` within the range, the last eight bytes after all others. `begun`: an earlier piece of
-    /// this write has been placed with the rights of that time (spec §3.19), so the range need only be registered
-    /// still.
+    /// RDMA Write at the target: checks that this VI permits it and that the *whole* range may be written (spec
+    /// §10.2), then copies to `offset` within the range, the last eight bytes after all others. `begun`: an earlier
+    /// piece of this write was placed with the rights of that time (spec §3.19), so it suffices that the range is
+    /// still registered.
+    ///
+    /// # Errors
+    /// Access is not permitted, or the memory is not accessible.
     fn place(
         &mut self,
         range: &Remote,
@@ -82,40 +96,43 @@ pub trait Env: Transmit {
         begun: bool,
     ) -> Result<(), MemoryFault>;
 
-    /// RDMA Read at the target: the same for reading. If `out` is empty the range is only checked.
+    /// RDMA Read at the target: the same for reading. If `out` is empty, the range is only checked.
+    ///
+    /// # Errors
+    /// As for [`Env::place`].
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Completes the oldest send-queue descriptor with `VIP_STATUS_*` bits; Length and ImmediateData keep their values.
-    /// False: its memory has gone, and the host has broken the connection (E16).
+    /// Completes the oldest send-queue descriptor with `VIP_STATUS_*` bits; Length and ImmediateData keep their
+    /// values. False: its memory is not accessible any more, and the host has broken the connection (E16).
     fn complete_send(&mut self, status: u32) -> bool;
 
     /// Completes the oldest receive descriptor. False as for [`Env::complete_send`].
     fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool;
 
-    /// When the peer's process was last heard from on any connection, if it was on this one at `heard_ns`. Called every
-    /// few seconds; an older time is permitted.
-    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
-        heard_ns
+    /// Returns when a frame of the peer's process was last received on any connection; on this one it was at
+    /// `received_ns`. Called every few seconds; an older time is permitted.
+    fn peer_last_received(&mut self, received_ns: u64) -> u64 {
+        received_ns
     }
 
-    /// Frames have at most so many bytes from now on, which the path has been found to carry; `black_hole`: it does not
-    /// carry those of the former size.
+    /// The size of frames has changed to `bytes`, which the path carries. `black_hole`: the path stopped carrying
+    /// frames of the former size.
     fn path_carries(&mut self, bytes: u16, black_hole: bool) {
         let _ = (bytes, black_hole);
     }
 
-    /// No frame with the ECT codepoint arrives at the peer: a router on the way drops them. Frames must leave without it.
+    /// A router on the path drops frames with the ECT codepoint: frames must leave without it.
     fn path_refuses_ect(&mut self) {}
 
-    /// Raises an asynchronous error, a `VIP_ERROR_CODE`. The VI does not change its state.
+    /// Raises an asynchronous error, a `VIP_ERROR_CODE`. The VI keeps its state.
     fn raise(&mut self, code: u32, opcode: u32);
 
-    /// Breaks the connection: the VI goes to Error and its queues are flushed. Called at most once; no descriptor is
-    /// accessed afterwards.
+    /// Breaks the connection: the VI enters the Error state and its queues are flushed. Called at most once; no
+    /// descriptor is accessed afterwards.
     fn fail(&mut self, cause: Cause, opcode: u32);
 }
 
-/// Memory of the application is not accessible, or access is not permitted.
+/// The application's memory is not accessible, or access is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault;
 
@@ -167,7 +184,7 @@ impl Operation {
 /// The remote range of an RDMA operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// Its first byte, in the target's address space.
+    /// Address of its first byte in the target's address space.
     pub address: u64,
     /// Memory handle of the target.
     pub handle: u32,
@@ -178,11 +195,11 @@ pub struct Remote {
 /// A valid send-queue descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<S> {
-    /// Its operation.
+    /// The operation.
     pub operation: Operation,
     /// Length in bytes, at most the VI's MaxTransferSize.
     pub length: u32,
-    /// Immediate data as the application wrote it.
+    /// Immediate data of the descriptor.
     pub immediate: u32,
     /// `VIP_CONTROL_IMMEDIATE` is set.
     pub flagged: bool,
@@ -199,7 +216,7 @@ pub struct Outgoing<S> {
 /// A valid receive descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<S> {
-    /// Sum of its segments in bytes.
+    /// Total length of its segments in bytes.
     pub capacity: u64,
     /// The data segments.
     pub segments: S,
@@ -210,7 +227,7 @@ pub struct Incoming<S> {
 pub enum Cause {
     /// A descriptor of this VI reports it; no asynchronous error (`VIPL_CAUSE_REPORTED`).
     Reported,
-    /// The peer disconnected in good order (`VIPL_CAUSE_DISCONNECTED`).
+    /// The peer disconnected in an orderly way (`VIPL_CAUSE_DISCONNECTED`).
     Disconnected,
     /// The asynchronous error with this `VIP_ERROR_CODE`.
     Async(u32),

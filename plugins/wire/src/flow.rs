@@ -1,5 +1,5 @@
-//! The flow of DATA frames in one direction: when the next one may leave, and what an acknowledgement, a congestion mark
-//! or a timeout changes.
+//! The flow of DATA frames in one direction: when the next one may leave, and what an acknowledgement, a congestion
+//! mark or a timeout changes.
 
 use crate::config::{Config, NEVER, Stats, WINDOW};
 use crate::ecn::{Marks, Meaning};
@@ -305,8 +305,8 @@ impl Flow {
         if self.retry_at_ns > now_ns {
             return None;
         }
-        // A timeout counts with its nominal duration, however late this function is called. While the peer is silent it
-        // does not count: the keepalive handles that.
+        // A timeout counts with its nominal duration, however late this function is called. While the peer is silent
+        // it does not count: the keepalive handles that.
         if !probing {
             self.stuck_ns += self.rtt.timeout_ns();
         }

@@ -20,7 +20,7 @@
 
 use vipl_sys::crc::crc32c;
 
-/// The version that this engine speaks.
+/// Protocol version of this engine.
 pub const VERSION: u8 = 1;
 /// Bytes of the header.
 pub const HEADER: usize = 32;
@@ -28,7 +28,7 @@ pub const HEADER: usize = 32;
 pub const TRAILER: usize = 4;
 /// Smallest MTU that the protocol supports.
 pub const MTU_MIN: usize = 256;
-/// Flag: the receiver shall acknowledge at once.
+/// Flag: acknowledge at once.
 pub const FLAG_ASK: u8 = 1;
 /// Flag: a seal follows the body.
 pub const FLAG_SEALED: u8 = 2;
@@ -39,26 +39,26 @@ pub const CLOSE_BODY: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Parts of messages; takes a sequence number.
+    /// Parts of messages; consumes a sequence number.
     Data = 1,
-    /// Acknowledgement; the body is a bitmap of what arrived beyond the acknowledged number.
+    /// Acknowledgement; the body is a bitmap of the frames received beyond the acknowledged number.
     Ack = 2,
     /// Asks for an acknowledgement.
     Probe = 3,
-    /// The sender has ended the connection; the body tells why.
+    /// The sender has ended the connection; the body has the reason.
     Close = 4,
     /// Answers a CLOSE.
     Closed = 5,
     /// Asks whether a frame of its length arrives.
     Try = 6,
-    /// Answers a TRY; the body names its length.
+    /// Answers a TRY; the body has the length of the TRY.
     Tried = 7,
     /// A piece of a DATA frame that is too long for the path.
     Slice = 8,
 }
 
 impl Kind {
-    /// Whether a frame of this version is of this kind, without checking the rest of it.
+    /// Whether a frame has this version and kind. The rest of the frame is not checked.
     #[inline(always)]
     pub fn is_of(self, frame: &[u8]) -> bool {
         matches!(frame, [VERSION, kind, ..] if *kind == self as u8)
@@ -70,43 +70,43 @@ impl Kind {
 pub enum Refused {
     /// Shorter than a header, or than its length field says.
     Short,
-    /// Another version of the protocol: that of the sender.
+    /// Another version of the protocol, which is the sender's.
     Version(u8),
     /// The CRC is wrong.
     Corrupt,
     /// The kind is unknown in this version.
     Unknown,
-    /// The seal is missing or wrong, or the frame has been here before; or there is one, and the connection has none.
+    /// The seal is missing, wrong or repeated, or the connection has no seals.
     Seal,
 }
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// Kind of the frame.
     pub kind: Kind,
-    /// Endpoint (an opening of a NIC on its link) that the frame is for.
+    /// Destination endpoint: one opening of a NIC on its link.
     pub to_endpoint: u16,
     /// Endpoint of its sender.
     pub from_endpoint: u16,
-    /// VI that the frame is for.
+    /// Destination VI.
     pub to_vi: u32,
     /// Proof that the sender knows the connection's key ([`key_check`]).
     pub check: u64,
-    /// DATA, SLICE: the frame's number. Others: the number of the next DATA frame.
+    /// DATA, SLICE: number of the frame. Others: number of the next DATA frame.
     pub sequence: u32,
     /// Every DATA frame before this number has been processed.
     pub acknowledged: u32,
-    /// DATA frames from `acknowledged` on that the sender of this frame takes.
+    /// DATA frames from `acknowledged` on that the sender of this frame accepts.
     pub window: u16,
     /// `FLAG_*`.
     pub flags: u8,
-    /// DATA frames that have arrived with the mark of a congested router, modulo 256.
+    /// DATA frames received with a congestion mark, modulo 256.
     pub marks: u8,
 }
 
-/// The key check that a side sends. The two sides send different ones, so that a reflected frame is not taken for a
-/// frame of the peer.
+/// Returns the key check that a side sends. The two sides send different ones, so that a reflected frame is not
+/// accepted as a frame of the peer.
 pub const fn key_check(key: u64, side: u32) -> u64 {
     if side & 1 == 0 { key } else { !key }
 }
@@ -114,16 +114,16 @@ pub const fn key_check(key: u64, side: u32) -> u64 {
 /// The connection that a frame claims to belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Endpoint that the frame is for.
+    /// Destination endpoint.
     pub endpoint: u16,
-    /// VI that the frame is for.
+    /// Destination VI.
     pub vi: u32,
     /// Key check of its sender.
     pub check: u64,
 }
 
-/// Reads the address of a frame of this version, without checking the rest of the frame. `None`: too short, or
-/// another version.
+/// Reads the address of a frame. The rest of the frame is not checked. `None`: the frame is too short, or has another
+/// version.
 #[inline(always)]
 pub fn address(frame: &[u8]) -> Option<Address> {
     if frame.len() < HEADER || frame[0] != VERSION {
@@ -136,16 +136,18 @@ pub fn address(frame: &[u8]) -> Option<Address> {
     })
 }
 
-/// Bytes of the body of a frame on a link with this MTU.
+/// Maximum length of the body of a frame on a link with this MTU.
 #[inline(always)]
 pub const fn body_max(mtu: usize) -> usize {
     mtu - HEADER - TRAILER
 }
 
 impl Header {
-    /// Parses and checks a frame: version, length, CRC, kind. Returns the header and the body, with its seal if there is
-    /// one ([`FLAG_SEALED`]). Bytes after the frame's
-    /// own length are padding of the link and ignored.
+    /// Parses a frame and checks version, length, CRC and kind. Returns the header and the body, including the seal if
+    /// there is one ([`FLAG_SEALED`]). Bytes after the frame's own length are padding of the link and ignored.
+    ///
+    /// # Errors
+    /// The check that has failed.
     #[inline(always)]
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Refused> {
         if frame.len() < HEADER + TRAILER {
@@ -174,7 +176,7 @@ impl Header {
         Ok((Header::read(head, kind), body))
     }
 
-    /// Reads the fields of a header, whose kind is known.
+    /// Reads the fields of a header whose kind is known.
     #[inline(always)]
     pub(crate) fn read(head: &[u8; HEADER], kind: Kind) -> Header {
         Header {
@@ -191,8 +193,8 @@ impl Header {
         }
     }
 
-    /// Writes the header before, and the CRC after, a body of `body` bytes that is in its place already. Returns the
-    /// length of the frame.
+    /// Writes the header before, and the CRC after, a body of `body` bytes that is in place. Returns the length of the
+    /// frame.
     #[inline(always)]
     pub fn emit(&self, frame: &mut [u8], body: usize) -> usize {
         self.write(frame, HEADER + body);
@@ -219,7 +221,7 @@ impl Header {
     }
 }
 
-/// Header, body and CRC of a frame that has as many bytes as it says; padding may follow.
+/// Returns header, body and CRC of a frame. `None`: the frame is shorter than its length field; padding may follow.
 #[inline(always)]
 pub(crate) fn split(frame: &[u8]) -> Option<(&[u8; HEADER], &[u8], u32)> {
     let length = usize::from(u16_at(frame.get(..HEADER)?, 6));

@@ -373,7 +373,7 @@ mod tests {
         inflight
     }
 
-    /// Gives how many are new.
+    /// Returns how many are new.
     fn select(inflight: &mut Inflight, map: &[u8], now_ns: u64) -> u32 {
         let mut progress = Progress::NONE;
         inflight.selected(map, now_ns, &Rtt::default(), &mut progress);

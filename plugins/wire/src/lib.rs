@@ -1,8 +1,8 @@
-//! The protocol between hosts: VIA over frames. It knows no sockets, clocks, threads or random numbers: time and frames
-//! are arguments, frames and deadlines are results.
+//! The protocol between hosts: VIA over frames. The engine has no sockets, clocks, threads or random numbers: time and
+//! frames are arguments, frames and deadlines are results.
 //!
-//! A [`Connection`] is one VI's end. Its owner, a device, holds the VI's lock during every call and passes an [`Env`]:
-//! the posted descriptors, the application's memory, the completions, and buffers for frames.
+//! A [`Connection`] is the end of one VI. Its owner, a device, holds the VI's lock during each call and passes an
+//! [`Env`]: posted descriptors, the application's memory, completions, and buffers for frames.
 //!
 //! ```text
 //!   doorbell ──────▶ posted ──┐                          ┌──▶ Env::frame, transmit
@@ -12,14 +12,14 @@
 //!   VipDisconnect ─▶ close ───┘       deadline()         └──▶ Env::complete_*, raise, fail
 //! ```
 //!
-//! A device passes every frame of a batch to `received`, then calls `flush` once. It calls `timeout` when
+//! A device passes each frame of a batch to `received`, then calls `flush` once. It calls `timeout` when
 //! [`Connection::deadline`] has passed and all frames that arrived before have been passed on. `received` sends only
-//! what is urgent, so that the acknowledgements of a batch travel together, or with data. A device that polls may delay
-//! an acknowledgement until it is idle ([`Connection::ack_owed`], [`Connection::flush_acks`]); the deadline limits the
-//! delay.
+//! urgent frames, so that the acknowledgements of a batch travel together or with data. A device that polls may delay
+//! an acknowledgement until it is idle ([`Connection::ack_owed`], [`Connection::flush_acks`]); the deadline limits
+//! the delay.
 //!
-//! The device answers frames of other versions: a frame that `received` refuses as [`Refused::Version`] is answered
-//! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
+//! The device handles other versions: it answers a frame that `received` refuses as [`Refused::Version`] with a
+//! [`VersionNegotiation`], and logs a [`VersionNegotiation`] that arrives.
 //!
 //! ```text
 //!   connection   phase, key and timers: closing, keepalive

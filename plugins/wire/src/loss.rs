@@ -1,8 +1,9 @@
 //! Loss detection: which frames in flight are lost, judged by the transmissions that have arrived.
 //!
-//! A frame is lost when the peer has a frame that was transmitted later, by three frames or by more than a round trip.
-//! "Later" refers to the count of transmissions, not to sequence numbers: a retransmission is a new transmission. Across
-//! routers [`Rack`] decides how much later. After a timeout [`TimeoutCheck`] decides which transmission has arrived.
+//! A frame is lost when the peer has a frame that was transmitted later, by three frames or by more than a round
+//! trip. "Later" refers to the count of transmissions, not to sequence numbers: a retransmission is a new
+//! transmission. Across routers [`Rack`] decides how much later. After a timeout [`TimeoutCheck`] decides which
+//! transmission has arrived.
 
 mod rack;
 mod spurious;
@@ -141,8 +142,8 @@ impl Loss {
         false
     }
 
-    /// A frame that counted as lost has arrived, without a retransmission since. Returns whether all frames of the last
-    /// reduction of the congestion window were late.
+    /// A frame that counted as lost has arrived, without a retransmission since. Returns whether all frames of the
+    /// last reduction of the congestion window were late.
     #[cold]
     pub(crate) fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
         self.rack.was_late(episode, now_ns, rtt)

@@ -309,9 +309,9 @@ impl Operations {
         }
     }
 
-    /// Writes the next part of the last operation to `at` in a frame whose parts end at `end` at most. Returns the part
-    /// and whether it is the whole operation, or `None`: the operation does not fit and must not be divided, since it
-    /// `shares` the frame.
+    /// Writes the next part of the last operation to `at` in a frame whose parts end at `end` at most. Returns the
+    /// part and whether it is the whole operation, or `None`: the operation does not fit and must not be divided,
+    /// since it `shares` the frame.
     #[inline(always)]
     pub(crate) fn write_part<E: Env>(
         &mut self,

@@ -1,14 +1,13 @@
 //! Congestion window and pacing: how many frames may be in flight, and how fast they may leave.
 //!
-//! A single loss means little: links lose frames at random. Only if more than one frame in sixteen is lost does the
-//! window shrink, by three tenths, at most once in [`ROUND_MIN`] frames or one window. From then on, until the window
-//! is at its maximum, frames are paced over the round-trip time instead of leaving in bursts. A sender that sleeps
-//! looks late; it then sends what would have left meanwhile.
+//! Links lose frames at random, so a single loss does not count as congestion. If more than one frame in sixteen is
+//! lost, the window shrinks by three tenths, at most once per [`ROUND_MIN`] frames or one window. From then on, until
+//! the window is at its maximum, frames are paced over the round-trip time instead of leaving in bursts. A sender
+//! that wakes up late sends the frames that would have left meanwhile.
 //!
-//! On a path that is shared with others the window is that of [`Cubic`](crate::cubic::Cubic), and frames are always
-//! paced.
+//! On a shared path the window is that of [`Cubic`], and frames are always paced.
 //!
-//! At repeated retransmission timeouts the window is halved each time. If a timeout turns out to be spurious, that is
+//! Each repeated retransmission timeout halves the window. If a timeout turns out to be spurious, the reduction is
 //! undone. Otherwise the window grows fast up to half of its former size, and slowly from there.
 
 use crate::cubic::Cubic;
@@ -24,20 +23,20 @@ const MOST: u32 = 256;
 const BURST: u64 = 8;
 /// Longest interval between two paced frames.
 const GAP_MAX_NS: u64 = 2_000_000;
-/// Limit of what is sent late, if a sender looks late: twice the nap of a watch thread.
+/// Maximum delay that a late sender catches up: twice the sleep of a watch thread.
 const LATE_MAX_NS: u64 = 2_000_000;
 /// Smallest number of frames over which losses are counted.
 const ROUND_MIN: u32 = 64;
-/// Share of losses that is tolerated.
+/// Tolerated share of losses: one in this many frames.
 const TOLERATED: u32 = 16;
 
 /// The state of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     window: u32,
-    /// On a shared path: decides the window.
+    /// Decides the window on a shared path.
     cubic: Option<Cubic>,
-    /// Acknowledged frames that count toward the next step of the window.
+    /// Acknowledged frames that count towards the next step of the window.
     credit: u32,
     delivered: u32,
     lost: u32,
@@ -48,8 +47,8 @@ pub(crate) struct Pace {
     /// Window, `careful` and `target` at the last timeout that followed an acknowledgement.
     before: Option<(u32, bool, u32)>,
     next_ns: u64,
-    /// When the sender looked late at a paced frame, and how late.
-    looked_ns: u64,
+    /// When the sender resumed late after a pause of the pace, and how late.
+    resumed_ns: u64,
     late_ns: u64,
 }
 
@@ -66,7 +65,7 @@ impl Pace {
             target: MOST,
             before: None,
             next_ns: 0,
-            looked_ns: 0,
+            resumed_ns: 0,
             late_ns: 0,
         }
     }
@@ -77,17 +76,17 @@ impl Pace {
         self.window
     }
 
-    /// Whether frames may have to wait for their turn.
+    /// Whether frames are paced.
     #[inline(always)]
     pub(crate) fn is_careful(&self) -> bool {
         self.careful
     }
 
-    /// Frames have arrived; `under_way` are left.
+    /// Frames have arrived; `in_flight` are left.
     #[inline(always)]
-    pub(crate) fn delivered(&mut self, frames: u32, under_way: u32, now_ns: u64, rtt: &Rtt) {
+    pub(crate) fn delivered(&mut self, frames: u32, in_flight: u32, now_ns: u64, rtt: &Rtt) {
         if let Some(cubic) = &mut self.cubic {
-            let limited = 2 * (under_way + frames) > self.window;
+            let limited = 2 * (in_flight + frames) > self.window;
             let times = (rtt.smoothed_ns(), rtt.shortest_ns());
             cubic.delivered(frames, limited, now_ns, times);
             self.window = cubic.window();
@@ -111,7 +110,7 @@ impl Pace {
         }
     }
 
-    /// Frames have been lost, the last of which was sent at `sent_ns`.
+    /// Frames have been lost; the last of them was sent at `sent_ns`.
     pub(crate) fn lost(&mut self, frames: u32, sent_ns: u64, now_ns: u64) {
         match &mut self.cubic {
             Some(cubic) if frames > 0 => {
@@ -131,8 +130,8 @@ impl Pace {
         (self.delivered, self.lost) = (0, 0);
     }
 
-    /// A retransmission timeout. A single one may be the end of a lost burst, or a peer without a processor; the window
-    /// shrinks if it happens `again`.
+    /// A retransmission timeout. A single one may be the end of a lost burst, or a peer without a processor. The
+    /// window shrinks if it happens `again`.
     pub(crate) fn timed_out(&mut self, again: bool, now_ns: u64) {
         let shared = self.on_shared_path(|cubic| cubic.timed_out(now_ns));
         if again && !shared {
@@ -148,7 +147,7 @@ impl Pace {
         self.on_shared_path(|cubic| cubic.resize(before, after));
     }
 
-    /// The timeout was spurious.
+    /// Undoes a spurious timeout.
     pub(crate) fn undo_timeout(&mut self) {
         self.on_shared_path(Cubic::undo_timeout);
         if let Some((window, careful, target)) = self.before.take() {
@@ -157,17 +156,17 @@ impl Pace {
         }
     }
 
-    /// No frame of the last reduction was lost.
+    /// Undoes the last reduction: all of its frames have arrived.
     pub(crate) fn undo_loss(&mut self) {
         self.on_shared_path(Cubic::undo_loss);
     }
 
-    /// A router has marked a frame that was sent at `sent_ns`, or one after it.
+    /// A router has marked a frame that was sent at `sent_ns` or later.
     pub(crate) fn marked(&mut self, sent_ns: u64, now_ns: u64) {
         self.on_shared_path(|cubic| cubic.marked(sent_ns, now_ns));
     }
 
-    /// The marks meant nothing. Returns whether the window was as small as they can make it.
+    /// Starts again if the window is as small as marks can make it: they mean nothing. Returns whether it is.
     pub(crate) fn forget_marks(&mut self, now_ns: u64) -> bool {
         let Some(cubic) = self.cubic.as_mut().filter(|cubic| cubic.is_least()) else {
             return false;
@@ -177,7 +176,7 @@ impl Pace {
         true
     }
 
-    /// When the window of a shared path was reduced last.
+    /// When the window of a shared path was last reduced.
     #[inline(always)]
     pub(crate) fn reduced_ns(&self) -> u64 {
         self.cubic.map_or(0, |cubic| cubic.reduced_ns())
@@ -199,10 +198,10 @@ impl Pace {
         self.careful = true;
     }
 
-    /// The sender looks at a frame that only the pace has delayed, until `held_ns`.
+    /// The sender continues after a pause that lasted until `held_ns`.
     #[cold]
     pub(crate) fn resume(&mut self, now_ns: u64, held_ns: u64) {
-        self.looked_ns = now_ns;
+        self.resumed_ns = now_ns;
         self.late_ns = (now_ns - held_ns).min(LATE_MAX_NS);
     }
 
@@ -215,19 +214,20 @@ impl Pace {
         self.next_ns.saturating_sub(BURST * self.gap_ns(rtt_ns))
     }
 
-    /// A frame was sent.
+    /// Notes that a frame was sent.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now_ns: u64, rtt_ns: u64) {
         if self.careful {
             let gap = self.gap_ns(rtt_ns);
-            let looks_late = now_ns == self.looked_ns;
-            let earliest = now_ns - if looks_late { self.late_ns } else { 0 };
-            // Frames that are sent regardless of the pace must not delay the others without limit.
+            let is_late = now_ns == self.resumed_ns;
+            let earliest = now_ns - if is_late { self.late_ns } else { 0 };
+            // Frames that are sent regardless of the pace must not delay later ones without limit.
             self.next_ns = self.next_ns.clamp(earliest, now_ns + BURST * gap) + gap;
         }
     }
 
-    /// A quarter faster than the window demands, so that the window remains the limit; twice as fast while it doubles.
+    /// Interval between two frames: a quarter shorter than the window demands, so that the window remains the limit;
+    /// half of it in slow start.
     fn gap_ns(&self, rtt_ns: u64) -> u64 {
         let starting = self.cubic.is_some_and(|cubic| cubic.is_starting());
         let round_ns = if starting { rtt_ns / 2 } else { rtt_ns * 4 / 5 };
@@ -276,7 +276,7 @@ mod tests {
         assert!((40..=41).contains(&in_a_round), "{in_a_round} in a round");
     }
 
-    /// Frames that leave when somebody looks at this time and has many.
+    /// Number of frames that leave when a sender with many frames polls at this time.
     fn look(pace: &mut Pace, now: u64, rtt: u64) -> u64 {
         let held = pace.next_ns(rtt);
         if held <= now {

@@ -1,10 +1,10 @@
-//! The body of a DATA frame: parts, each a small header and the bytes that it announces.
+//! The body of a DATA frame: parts, each with a small header and the bytes that it announces.
 //!
 //! ```text
 //!    kind     header
 //!    SEND     kind │ flags │ bytes │ number │ immediate                                    12 bytes
 //!    PIECE    kind │ flags │ bytes │ number │ immediate │ total │ offset                   20
-//!    DATA     as PIECE: what an RDMA Read asked for                                        20
+//!    DATA     as PIECE: data of an RDMA Read                                               20
 //!    WRITE    kind │ flags │ bytes │ number │ immediate │ total │ offset │ address │ handle 32
 //!    READ     as WRITE, without bytes                                                      32
 //! ```
@@ -16,7 +16,7 @@ use crate::env::{Operation, Remote};
 use crate::frame::{u16_at, u32_at, u64_at};
 
 const IMMEDIATE: u8 = 1;
-/// Bytes at the end of an RDMA range that programs poll as a flag (spec §5.4).
+/// Bytes at the end of an RDMA range that applications poll as a flag (spec §5.4).
 pub(crate) const WATCHED: usize = 8;
 
 /// Kind of a part.
@@ -36,7 +36,7 @@ pub enum PartKind {
 }
 
 impl PartKind {
-    /// The kind of a part that holds an operation as a whole, or a piece of it.
+    /// Kind of a part with a whole operation, or a piece of one.
     #[inline(always)]
     pub(crate) fn of(operation: Operation, whole: bool) -> PartKind {
         match operation {
@@ -109,7 +109,7 @@ impl Part {
         }
     }
 
-    /// Writes the header; `out` has room for it.
+    /// Writes the header to `out`, which must have room for it.
     #[inline(always)]
     pub fn emit(&self, out: &mut [u8]) {
         let out = &mut out[..self.kind.header()];
@@ -128,7 +128,7 @@ impl Part {
         }
     }
 
-    /// Reads what the headers of all kinds have. The rest is that of a whole message.
+    /// Reads the fields that all kinds have. The others are those of a whole message.
     #[inline(always)]
     fn read(kind: PartKind, head: &[u8; PartKind::Send.header()]) -> Part {
         let bytes = u16_at(head, 2);
@@ -145,7 +145,8 @@ impl Part {
         }
     }
 
-    /// Reads one part. The result is in bounds: `offset + bytes <= total`, and the bytes are present.
+    /// Reads one part, and returns it with its bytes and the rest of the body. The part is in bounds: `offset + bytes
+    /// <= total`, and its bytes are present.
     #[inline(always)]
     fn parse(body: &[u8]) -> Option<(Part, &[u8], &[u8])> {
         let kind = match body.first()? {
@@ -176,15 +177,15 @@ impl Part {
             part.handle = u32_at(body, 28);
         }
         let end = u64::from(part.offset) + u64::from(bytes);
-        // Pieces without bytes would let a message make no progress.
+        // Without bytes a piece makes no progress.
         let moves = bytes > 0 || kind == PartKind::Read || part.total == 0;
         let asks = kind != PartKind::Read || (bytes == 0 && part.offset == 0);
         (end <= u64::from(part.total) && moves && asks).then_some((part, payload, rest))
     }
 }
 
-/// Bytes of the next piece, where `left` bytes are left and `room` fit. Programs poll the last eight bytes of an RDMA range
-/// (spec §5.4), so these are never divided.
+/// Length of the next piece when `left` bytes remain and `room` bytes fit. The last eight bytes of an RDMA range are
+/// never divided, since applications poll them (spec §5.4).
 #[inline(always)]
 pub(crate) fn divide(left: usize, room: usize) -> usize {
     if left <= room {
@@ -194,7 +195,7 @@ pub(crate) fn divide(left: usize, room: usize) -> usize {
     }
 }
 
-/// The parts of a body, in order. Each item is a part with its bytes, or once `Err`, where the body is invalid.
+/// Iterator over the parts of a body. An item is a part with its bytes, or `Err`, once, where the body is invalid.
 pub struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
@@ -204,7 +205,7 @@ impl<'a> Parts<'a> {
         Parts(body)
     }
 
-    /// The only part of a body, if it has exactly one.
+    /// Returns the part of a body that has exactly one.
     pub fn single(body: &'a [u8]) -> Option<(Part, &'a [u8])> {
         match Part::parse(body)? {
             (part, payload, []) => Some((part, payload)),
@@ -212,7 +213,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The same, if that is a whole message.
+    /// Returns the part of a body that has exactly one, a whole message.
     #[inline(always)]
     pub(crate) fn message(body: &'a [u8]) -> Option<(Part, &'a [u8])> {
         let (head, payload) = body.split_first_chunk()?;

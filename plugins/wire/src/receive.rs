@@ -1,12 +1,12 @@
 //! The receive side of a connection: frames into order, and their parts to where they belong.
 //!
-//! A frame that arrives early is kept. If it is a piece whose destination is known, its bytes are placed at once and only
-//! the header is kept; otherwise the whole frame is kept, in a store of limited size.
+//! A frame that arrives early is kept. If it is a piece whose destination is known, its bytes are placed at once and
+//! only the header is kept; otherwise the whole frame is kept, in a store of limited size.
 //!
 //! The destination is known for: a piece of a message, in the receive descriptor that it will use, whose content is
-//! undefined before completion; a piece of the RDMA Write in progress, which has been permitted; a piece of the answer to
-//! an RDMA Read. The piece with the last eight bytes of RDMA waits, since they must be written last. So does an RDMA Write
-//! that has not begun: an earlier operation may fail, and then it must not have had an effect.
+//! undefined before completion; a piece of the RDMA Write in progress, which has been permitted; a piece of the
+//! answer to an RDMA Read. The piece with the last eight bytes of RDMA waits, since they must be written last. So
+//! does an RDMA Write that has not begun: an earlier operation may fail, and then it must not have had an effect.
 
 mod early;
 
@@ -24,8 +24,8 @@ use crate::slices::Slices;
 use crate::unreliable::Unreliable;
 use early::{Early, Kept};
 
-/// Frames that a peer may send before it has an acknowledgement, across routers, and how many of them come twice before the
-/// path is taken for one that drops frames with the ECT codepoint.
+/// Frames that a peer may send before it has an acknowledgement, across routers, and how many of them come twice
+/// before the path is taken for one that drops frames with the ECT codepoint.
 const FIRST_FRAMES: u32 = 10;
 const REFUSED_ACKS: u64 = 3;
 /// Received frames after which an acknowledgement is not delayed any longer.

@@ -1,16 +1,16 @@
-//! Round-trip time, and the retransmission timeout that follows from it (RFC 6298).
+//! Round-trip time and retransmission timeout (RFC 6298).
 
-/// Smallest allowance beyond the round-trip time: a peer may delay its acknowledgement, or have no processor.
+/// Minimum allowance beyond the round-trip time: a peer may delay its acknowledgement, or have no processor.
 const SLACK_MIN_NS: u64 = 2_000_000;
 /// Longest timeout.
 const RTO_MAX_NS: u64 = 500_000_000;
 /// Timeout before the first measurement.
 const RTO_FIRST_NS: u64 = 20_000_000;
-/// Largest number of doublings on a path that is shared with others.
+/// Maximum number of doublings on a shared path.
 const BACKOFF_MAX: u32 = 8;
-/// The same within a subnet. What fills the peer's receive ring there is most likely the same sender, by way of other
-/// connections, which do not wait: one that doubled its timeout more often would hardly get a frame through.
-const BACKOFF_NEAR_MAX: u32 = 4;
+/// The same within a subnet. There the peer's receive ring is most likely filled by other connections of the same
+/// sender, which do not wait: a connection that doubled its timeout more often would hardly get a frame through.
+const BACKOFF_LOCAL_MAX: u32 = 4;
 
 /// The measurement.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,10 +18,10 @@ pub(crate) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     shortest_ns: u64,
-    /// Doublings. They last until a frame that was sent once is acknowledged: if the network has become slower, no
-    /// other frame measures it.
+    /// Doublings, until a frame that was sent once is acknowledged: no other frame measures a network that has become
+    /// slower.
     backoff: u32,
-    /// The path is shared with others.
+    /// The path has other users.
     shared: bool,
     /// The timeout has expired, and nothing has been acknowledged since.
     silent: bool,
@@ -35,8 +35,8 @@ impl Rtt {
         }
     }
 
-    /// Adds the round trips of frames that were sent once (Karn: others cannot be measured). One sample per
-    /// acknowledgement: many equal samples at once would make the variation vanish.
+    /// Adds the round trips of frames that were sent once; others cannot be measured (Karn). Each acknowledgement
+    /// gives one sample, since many equal samples would make the variation vanish.
     #[inline(always)]
     pub(crate) fn sample(&mut self, shortest_ns: u64, longest_ns: u64) {
         let ns = longest_ns.max(1);
@@ -77,18 +77,18 @@ impl Rtt {
         }
     }
 
-    /// The timeout has expired. True if this is not the first time since an acknowledgement.
+    /// The timeout has expired. Returns whether this is not the first time since an acknowledgement.
     pub(crate) fn back_off(&mut self) -> bool {
         let most = if self.shared {
             BACKOFF_MAX
         } else {
-            BACKOFF_NEAR_MAX
+            BACKOFF_LOCAL_MAX
         };
         self.backoff = (self.backoff + 1).min(most);
         std::mem::replace(&mut self.silent, true)
     }
 
-    /// Something new was acknowledged.
+    /// Notes that a new frame was acknowledged.
     pub(crate) fn progress(&mut self) {
         self.silent = false;
     }
@@ -121,7 +121,10 @@ mod tests {
         for _ in 0..100 {
             rtt.back_off();
         }
-        assert_eq!(rtt.timeout_ns(), (slow << BACKOFF_NEAR_MAX).min(RTO_MAX_NS));
+        assert_eq!(
+            rtt.timeout_ns(),
+            (slow << BACKOFF_LOCAL_MAX).min(RTO_MAX_NS)
+        );
         rtt.shared = true;
         for _ in 0..100 {
             rtt.back_off();
@@ -131,7 +134,8 @@ mod tests {
         assert!(rtt.timeout_ns() < slow + slow / 100);
     }
 
-    /// Hundreds of frames are acknowledged at once when somebody wakes; the next time that takes a moment longer.
+    /// When a sleeping peer wakes up, hundreds of frames are acknowledged at once; the next time this takes a moment
+    /// longer.
     #[test]
     fn a_steady_round_trip_leaves_room_for_a_delay() {
         let mut rtt = Rtt::default();

@@ -1,5 +1,5 @@
-//! Seals: with a secret that only the two sides have, each frame carries a number that is used once, and a keyed hash
-//! of everything before it. Who does not have the secret can neither make nor change nor repeat a frame.
+//! Seals: each frame carries a number that is used once, and a hash of everything before it, keyed with a secret that
+//! only the two sides have. Without the secret a frame cannot be made, changed or repeated.
 //!
 //! ```text
 //!    ┌────────┬─ ─ ─ ─┬───────────────────┬───────────────────┬────────┐
@@ -19,9 +19,9 @@ pub const SEAL: usize = NUMBER + HASH;
 /// The secret of one connection.
 pub type SealKey = [u8; 32];
 
-/// Words of the map of numbers that have been here.
+/// Words of the map of received numbers.
 const WORDS: u64 = 16;
-/// Numbers below the highest one that may still come: more than the frames that can be in flight.
+/// Numbers below the highest one that are still accepted: more than the frames that can be in flight.
 const BEHIND: u64 = 64 * (WORDS - 1);
 
 /// The seals of one connection, both directions.
@@ -56,8 +56,8 @@ impl Seals {
         self.newest
     }
 
-    /// Writes the header before, and the seal and the CRC after, a body of `body` bytes that is in its place already.
-    /// Returns the length of the frame.
+    /// Writes the header before, and seal and CRC after, a body of `body` bytes that is in place. Returns the length
+    /// of the frame.
     #[inline(always)]
     pub(crate) fn emit(&mut self, header: &Header, frame: &mut [u8], body: usize) -> usize {
         let end = HEADER + body + SEAL;
@@ -67,7 +67,7 @@ impl Seals {
         finish(frame, end)
     }
 
-    /// Appends a seal to a frame that is complete up to `at`.
+    /// Appends the seal to a frame that is complete up to `at`.
     fn append(&mut self, frame: &mut [u8], at: usize) {
         frame[at..at + NUMBER].copy_from_slice(&self.next.to_be_bytes());
         self.next += 1;
@@ -76,8 +76,8 @@ impl Seals {
         rest[..HASH].copy_from_slice(&hash.as_bytes()[..HASH]);
     }
 
-    /// Checks a frame with a seal behind its body: returns the body, or `None`: it was made without the secret, or has
-    /// been here before.
+    /// Checks a frame whose `body` ends with a seal. Returns the body without it, or `None` if the frame was made
+    /// without the secret or has been received before.
     pub(crate) fn open<'a>(&mut self, frame: &[u8], body: &'a [u8]) -> Option<&'a [u8]> {
         let length = body.len().checked_sub(SEAL)?;
         let at = HEADER + length;
@@ -90,7 +90,7 @@ impl Seals {
             .iter()
             .zip(&body[length + NUMBER..])
             .fold(0, |differ, (one, other)| differ | one ^ other);
-        // Where they differ does not show in the time that it takes.
+        // Constant time: the duration must not depend on where they differ.
         if std::hint::black_box(differ) != 0 {
             return None;
         }
@@ -100,7 +100,7 @@ impl Seals {
     }
 }
 
-/// Which numbers have been here: a ring of bits up to the highest one (RFC 6479).
+/// Numbers received: a ring of bits up to the highest one (RFC 6479).
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// One more than the highest.
@@ -113,7 +113,7 @@ impl Seen {
         ((number / 64 % WORDS) as usize, 1 << (number % 64))
     }
 
-    /// Whether a number has not been here, and is not too old to tell.
+    /// Whether a number has not been received and is not too old.
     fn is_new(&self, number: u64) -> bool {
         if number >= self.end {
             return number < u64::MAX;
@@ -122,10 +122,10 @@ impl Seen {
         self.end - number <= BEHIND && self.bits[word] & bit == 0
     }
 
-    /// Notes a number that is new.
+    /// Notes a new number.
     fn note(&mut self, number: u64) {
         if number >= self.end {
-            // Words between the two ends are of older numbers.
+            // Words between the two ends belong to older numbers.
             let (from, to) = (self.end.div_ceil(64), number / 64);
             for word in from..=to.min(from.saturating_add(WORDS)) {
                 self.bits[(word % WORDS) as usize] = 0;

@@ -1,8 +1,8 @@
-//! The search for the largest frame that the path carries (RFC 8899, DPLPMTUD).
+//! Search for the largest frame that the path carries (RFC 8899, DPLPMTUD).
 //!
-//! A *trial* asks about a size: a TRY of that length, and one of [`CONTROL`] bytes. The peer answers each with a TRIED.
-//! A trial counts against the size only if the short one was answered: a path that carries nothing tells nothing. The
-//! loss of a TRY is no congestion.
+//! A *trial* of a size sends a TRY of [`CONTROL`] bytes and one of that size. The peer answers each with a TRIED. A
+//! trial fails only if the short TRY was answered: the silence of a path that carries nothing has no meaning. The
+//! loss of a TRY does not count as congestion.
 //!
 //! ```text
 //!   shared path:  BASE ──▶ the interface's size ──▶ 1472 ──▶ halving ──▶ wait ──▶ anew after ten minutes
@@ -14,45 +14,45 @@ use crate::config::NEVER;
 
 /// Every path carries frames of this size (`BASE_PLPMTU` of RFC 8899).
 const BASE: u16 = 1200;
-/// Frames in datagrams of IPv4 with a header, of the 576 bytes that every host takes: if the base does not pass.
+/// Used if the base does not pass: frames in IPv4 packets of the 576 bytes that every host accepts.
 const FLOOR: u16 = 548;
 /// Frames in a packet of 1500 bytes over IPv4: the most common limit.
 const USUAL: u16 = 1472;
-/// Length of the TRY that should always pass.
+/// Length of the short TRY, which should always pass.
 pub(crate) const CONTROL: u16 = 64;
-/// Trials that must fail before a size counts as too large.
+/// Failed trials after which a size counts as too large.
 const TRIALS: u8 = 3;
-/// The same for the size in use: on a path that loses much, it must not look like one that is too long.
+/// The same for the size in use: a lossy path must not make it look too large.
 const TRIALS_IN_USE: u8 = 6;
-/// The search ends when so many bytes are left to win.
+/// The search ends when at most this many bytes can be gained.
 const STEP: u16 = 8;
 /// Shortest time to wait for an answer.
 const WAIT_MIN_NS: u64 = 100_000_000;
-/// When to try again after the device was full.
+/// Retry interval when the device is full.
 const RETRY_NS: u64 = 1_000_000;
 /// Pause of a search on a path that carries nothing.
 const PAUSE_NS: u64 = 15_000_000_000;
-/// When a search that found less than the interface's size begins anew (`PMTU_RAISE_TIMER`).
+/// When a search restarts that ended below the interface's size (`PMTU_RAISE_TIMER`).
 const RAISE_NS: u64 = 600_000_000_000;
-/// How often the size in use is tried where no acknowledgement tells that frames arrive (`CONFIRMATION_TIMER`).
+/// How often the size in use is confirmed on a connection without acknowledgements (`CONFIRMATION_TIMER`).
 const CONFIRM_NS: u64 = 15_000_000_000;
 
-/// What an answer or a deadline has changed.
+/// Effect of an answer or a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
     /// The search has ended; the size in use stays.
     Found,
-    /// The path does not carry the size that was in use.
+    /// The path stopped carrying the size in use.
     BlackHole,
 }
 
-/// What has been sent of a trial.
+/// Frames of a trial that have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
-    /// The short TRY; that of the size in question follows at once. In this order they cannot leave as one train, which a
-    /// router forwards or drops as a whole.
+    /// The short TRY; that of the size in question follows at once. In this order they do not leave as one train,
+    /// which a router forwards or drops as a whole.
     Control,
     Both,
 }
@@ -64,9 +64,9 @@ pub(crate) struct Search {
     size: u16,
     /// The interface's limit.
     most: u16,
-    /// Frames of this size do not pass, as far as is known.
+    /// Smallest size that is known not to pass.
     beyond: u16,
-    /// The size that a trial is about: above `size` while it is searched, `size` itself to confirm it. 0: none.
+    /// The size on trial: above `size` during the search, `size` itself to confirm it. 0: none.
     tried: u16,
     failed: u8,
     silent: u8,
@@ -80,7 +80,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// `shared`: the path is not known, and the size is searched. Otherwise it is the interface's. `blind`: no
+    /// `shared`: the path is unknown and the size is searched; otherwise it is the interface's. `blind`: there are no
     /// acknowledgements.
     pub(crate) fn new(most: u16, shared: bool, blind: bool, now_ns: u64) -> Search {
         let mut search = Search {
@@ -112,7 +112,7 @@ impl Search {
         self.due_ns
     }
 
-    /// The size that follows this one if it does not pass.
+    /// The size to use if the current one does not pass.
     fn below(&self) -> Option<u16> {
         [BASE, FLOOR].into_iter().find(|below| *below < self.size)
     }
@@ -124,7 +124,7 @@ impl Search {
         self.due_ns = now_ns;
     }
 
-    /// Goes on with the search, or ends it: then gives [`Change::Found`].
+    /// Continues the search, or ends it and returns [`Change::Found`].
     fn next(&mut self, now_ns: u64) -> Change {
         if self.beyond - self.size > STEP {
             let usual = self.size + STEP < USUAL && USUAL < self.beyond;
@@ -143,7 +143,7 @@ impl Search {
         Change::Found
     }
 
-    /// Nothing is tried until it is time again.
+    /// Pauses until the next timer.
     fn rest(&mut self, now_ns: u64) {
         self.tried = 0;
         self.due_ns = self
@@ -151,19 +151,19 @@ impl Search {
             .min(now_ns.saturating_add(self.confirm_every_ns));
     }
 
-    /// The size in use may not pass any more: frames were lost, again and again.
+    /// Frames were lost repeatedly: checks whether the size in use still passes.
     pub(crate) fn suspect(&mut self, now_ns: u64) {
         if self.tried != self.size && self.below().is_some() {
             self.begin(self.size, now_ns);
         }
     }
 
-    /// The device is full: the search goes on later.
+    /// The device is full: continues later.
     pub(crate) fn postpone(&mut self, now_ns: u64) {
         self.due_ns = now_ns + RETRY_NS;
     }
 
-    /// The deadline has passed. Gives the length of the TRY to send now; `wait_ns` is how long an answer may take.
+    /// The deadline has passed. Returns the length of the TRY to send now; `wait_ns` is how long an answer may take.
     #[cold]
     pub(crate) fn due(&mut self, now_ns: u64, wait_ns: u64) -> (Change, Option<u16>) {
         let mut change = Change::Nothing;
@@ -190,7 +190,7 @@ impl Search {
         (change, Some(CONTROL))
     }
 
-    /// Nobody has answered the last TRY of this size.
+    /// The last TRY of this size was not answered.
     fn unanswered(&mut self, now_ns: u64) -> Change {
         if self.control {
             self.failed += 1;
@@ -200,7 +200,7 @@ impl Search {
         let confirms = self.tried == self.size;
         let trials = if confirms { TRIALS_IN_USE } else { TRIALS };
         if self.failed < trials {
-            // Where some are answered, it is only a bad path.
+            // If some trials are answered the path is lossy, not silent.
             if self.silent == trials && self.failed == 0 || self.silent == 3 * trials {
                 self.next(now_ns);
                 if self.tried != 0 {
@@ -245,7 +245,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Carries frames of at most so many bytes until nothing is left to try for a minute. Gives what has changed, and
+    /// Carries frames of at most `path` bytes until nothing is left to try for a minute. Returns what has changed, and
     /// the number of trials.
     fn carry(search: &mut Search, path: u16, now: &mut u64) -> (Vec<Change>, u32) {
         let (mut changes, mut trials) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! The send side of a connection: sends a lost frame, an answer to an RDMA Read, or the operations of posted descriptors,
-//! as far as window, pace and device permit.
+//! The send side of a connection: sends a lost frame, an answer to an RDMA Read, or the operations of posted
+//! descriptors, as far as window, pace and device permit.
 
 mod again;
 mod path;
@@ -92,8 +92,8 @@ impl SendSide {
     }
 
     /// The fast path: sends the posted operation if it is a message that fits into a frame, and if nothing else is in
-    /// progress on a reliable connection without seals. Most of what [`SendSide::pump`] notes before the frame leaves is
-    /// noted here while it travels. False: the operation has still to be sent, or its error to be reported.
+    /// progress on a reliable connection without seals. Most of what [`SendSide::pump`] notes before the frame leaves
+    /// is noted here while it travels. False: the operation has still to be sent, or its error to be reported.
     #[inline(always)]
     pub(crate) fn send_single<E: Env>(&mut self, out: &mut Output<'_, E>) -> bool {
         let idle = self.operations.is_empty() && self.answers.is_empty() && self.flow.is_idle();
@@ -300,7 +300,8 @@ impl SendSide {
         self.operations.complete(self.flow.inflight().first(), env)
     }
 
-    /// Handles the acknowledgement in a header; `body` is the map of an ACK. Completes operations and finds lost frames.
+    /// Handles the acknowledgement in a header; `body` is the map of an ACK. Completes operations and finds lost
+    /// frames.
     #[inline(never)]
     pub(crate) fn acknowledged<E: Env>(
         &mut self,

@@ -1,7 +1,8 @@
-//! Slices: a DATA frame that is too long for the path, in several frames.
+//! Slices: several frames that together carry a DATA frame that is too long for the path.
 //!
-//! The parts of a frame cannot be divided otherwise once it has been sent, since its number stands for all of them. If
-//! the path then carries less, the frame is sent again as SLICEs of its body, which the receiver puts together.
+//! Once a frame has been sent, its parts cannot be divided differently, since its number stands for all of them. If
+//! the path then carries only shorter frames, the frame is retransmitted as SLICEs of its body, which the receiver
+//! reassembles.
 //!
 //! ```text
 //!    0                 2                 4                 8
@@ -19,7 +20,7 @@ const UNIT: usize = 128;
 /// Longest body.
 const BODY_MAX: usize = UNIT * u128::BITS as usize;
 
-/// The bytes of a body from `offset` on that a frame with `room` bytes takes.
+/// Length of the slice from `offset` on in a frame with `room` bytes.
 pub(crate) fn length(room: usize, offset: usize, total: usize) -> usize {
     let most = (room - SLICE) / UNIT * UNIT;
     most.min(total - offset)
@@ -32,19 +33,18 @@ pub(crate) fn emit(out: &mut [u8], offset: usize, total: usize) {
     out[4..SLICE].fill(0);
 }
 
-/// The body of the frame of which slices have arrived last.
+/// Reassembly of the frame whose slice has arrived last.
 #[derive(Default)]
 pub(crate) struct Slices {
     /// Number of the frame.
     sequence: u32,
     body: Vec<u8>,
     /// Units that have arrived.
-    here: u128,
+    arrived: u128,
 }
 
 impl Slices {
-    /// Adds a slice of the frame `sequence`. Gives the body once all of it is here; a slice that is impossible changes
-    /// nothing.
+    /// Adds a slice of the frame `sequence`. Returns the body once it is complete; an invalid slice has no effect.
     #[cold]
     pub(crate) fn add(&mut self, sequence: u32, slice: &[u8]) -> Option<Vec<u8>> {
         let (head, bytes) = slice.split_at_checked(SLICE)?;
@@ -54,28 +54,28 @@ impl Slices {
         if bytes.is_empty() || !offset.is_multiple_of(UNIT) || !ends || total > BODY_MAX {
             return None;
         }
-        if self.here == 0 || self.sequence != sequence || self.body.len() != total {
+        if self.arrived == 0 || self.sequence != sequence || self.body.len() != total {
             self.sequence = sequence;
-            self.here = 0;
+            self.arrived = 0;
             self.body.clear();
             self.body.resize(total, 0);
         }
         self.body[offset..end].copy_from_slice(bytes);
-        self.here |= units(end.div_ceil(UNIT)) & !units(offset / UNIT);
-        if self.here != units(total.div_ceil(UNIT)) {
+        self.arrived |= units(end.div_ceil(UNIT)) & !units(offset / UNIT);
+        if self.arrived != units(total.div_ceil(UNIT)) {
             return None;
         }
-        self.here = 0;
+        self.arrived = 0;
         Some(std::mem::take(&mut self.body))
     }
 
-    /// Takes back the buffer of a body.
+    /// Takes back the buffer of a body for reuse.
     pub(crate) fn recycle(&mut self, body: Vec<u8>) {
         self.body = body;
     }
 }
 
-/// The first units.
+/// Bits of the first units.
 fn units(count: usize) -> u128 {
     match count {
         128.. => u128::MAX,
@@ -159,7 +159,7 @@ mod tests {
             vec![0; SLICE - 1],
         ] {
             assert_eq!(there.add(1, &wrong), None);
-            assert!(there.body.is_empty() && there.here == 0, "{wrong:?}");
+            assert!(there.body.is_empty() && there.arrived == 0, "{wrong:?}");
         }
     }
 }

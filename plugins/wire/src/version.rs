@@ -1,5 +1,5 @@
 //! Version negotiation: the answer to a frame of another version. Its layout is frozen, so that hosts of any two
-//! versions can detect that they cannot communicate. It carries no key and proves nothing: it may be logged, and must
+//! versions can detect that they cannot communicate. It carries no key and proves nothing: it may be logged, but must
 //! not end a connection.
 //!
 //! ```text
@@ -16,16 +16,16 @@ const KIND: u8 = 0xFF;
 /// Start of a frame in any version: version, kind, endpoints, length.
 const HEAD: usize = 8;
 
-/// A VERSIONS frame: which versions its sender speaks.
+/// A VERSIONS frame: the versions that its sender supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionNegotiation {
-    /// Endpoint that has sent the refused frame.
+    /// Endpoint that sent the refused frame.
     pub to_endpoint: u16,
-    /// Endpoint that has refused it.
+    /// Endpoint that refused it.
     pub from_endpoint: u16,
-    /// Lowest version that its sender speaks.
+    /// Lowest version that its sender supports.
     pub lowest: u8,
-    /// Highest version that its sender speaks.
+    /// Highest version that its sender supports.
     pub highest: u8,
     /// Version of the refused frame.
     pub refused: u8,
@@ -35,13 +35,13 @@ impl VersionNegotiation {
     /// Length of the frame, in every version.
     pub const BYTES: usize = 16;
 
-    /// The answer to an intact frame of another version. A VERSIONS is never answered. The caller limits the rate of
-    /// answers.
+    /// Returns the answer to an intact frame of another version. A VERSIONS is never answered. The caller limits the
+    /// rate of answers.
     pub fn answer(frame: &[u8]) -> Option<VersionNegotiation> {
         if frame.len() < HEAD || frame[0] == VERSION || frame[1] == KIND {
             return None;
         }
-        // A damaged version field must not count as another version.
+        // A corrupt version field must not count as another version.
         let end = usize::from(u16_at(frame, 6)).checked_sub(TRAILER)?;
         let whole = end >= HEAD
             && frame.len() >= end + TRAILER
@@ -55,7 +55,7 @@ impl VersionNegotiation {
         })
     }
 
-    /// Reads a VERSIONS of any version.
+    /// Parses a VERSIONS of any version.
     pub fn parse(frame: &[u8]) -> Option<VersionNegotiation> {
         let valid = frame.len() >= VersionNegotiation::BYTES
             && frame[1] == KIND
@@ -69,7 +69,7 @@ impl VersionNegotiation {
         })
     }
 
-    /// The frame.
+    /// Returns the frame.
     pub fn emit(&self) -> [u8; VersionNegotiation::BYTES] {
         let mut frame = [0; VersionNegotiation::BYTES];
         frame[0] = VERSION;

@@ -1,30 +1,30 @@
 //! Late or lost: the reordering window of RFC 8985 (RACK), for paths across routers.
 //!
-//! A frame is lost when one that was sent later has arrived and the reordering window has passed. The window is a
-//! quarter of the shortest round trip, and grows by as much whenever a frame turns out to have been late only. While
-//! the path has never changed the order, three later frames are proof enough.
+//! A frame is lost when a frame that was sent later has arrived and the reordering window has passed. The window is a
+//! quarter of the shortest round trip. It grows by as much whenever a frame that counted as lost turns out to be
+//! late. As long as the path has never reordered frames, three later frames are sufficient.
 //!
-//! What was called lost and was not is counted for each reduction of the congestion window. If all of it was late, the
-//! reduction is undone.
+//! Late frames are counted for each reduction of the congestion window. If all of its frames were late, the reduction
+//! is undone.
 
 use super::is_newer;
 use crate::rtt::Rtt;
 
-/// A wider window lasts for so many reductions of the congestion window without a needless one.
+/// A wider window persists for this many reductions of the congestion window without a late frame.
 const PERSIST: u32 = 16;
 
 /// The state of one direction.
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// The path has changed the order of frames.
+    /// The path has reordered frames.
     reorders: bool,
     /// The reordering window, in quarters of the shortest round trip.
     quarters: u32,
     persist: u32,
     widened_ns: u64,
-    /// Frame with the highest sequence number of those that have arrived early.
+    /// Highest sequence number of the frames that have arrived early.
     furthest: Option<u32>,
-    /// Number of the last reduction of the congestion window, and how many of the frames that it is for may be lost.
+    /// Number of the last reduction of the congestion window, and how many of its frames may still be lost.
     episode: u8,
     claims: u32,
 }
@@ -42,7 +42,7 @@ impl Rack {
         }
     }
 
-    /// This frame has arrived although one before it has not.
+    /// A frame has arrived although one before it has not.
     pub(super) fn arrived_early(&mut self, sequence: u32) {
         if self
             .furthest
@@ -52,30 +52,30 @@ impl Rack {
         }
     }
 
-    /// This frame, which was sent once, has arrived after a later transmission. Acknowledgements that were lost make it
-    /// look so, too; then no frame beyond it was known to have arrived.
+    /// A frame that was sent once has arrived after a later transmission. Lost acknowledgements look the same; then no
+    /// frame beyond it was known to have arrived.
     pub(super) fn arrived_late(&mut self, sequence: u32) {
         self.reorders |= self
             .furthest
             .is_some_and(|furthest| is_newer(furthest, sequence));
     }
 
-    /// Whether later frames prove a loss, however soon they have arrived.
+    /// Whether three later frames prove a loss without further delay.
     pub(super) fn keeps_order(&self) -> bool {
         !self.reorders
     }
 
-    /// How much later than a lost frame another one must have been sent, in nanoseconds.
+    /// The reordering window, in nanoseconds.
     pub(super) fn window_ns(&self, rtt: &Rtt) -> u64 {
         (u64::from(self.quarters) * rtt.shortest_ns() / 4).min(rtt.smoothed_ns())
     }
 
-    /// The number of the reduction that lost frames are counted for: the last one, or the `next`.
+    /// Number of the reduction that lost frames count for: the last one, or the `next`.
     pub(super) fn episode(&self, next: bool) -> u8 {
         self.episode.wrapping_add(u8::from(next))
     }
 
-    /// So many frames count as lost that were sent since the last reduction, and so many that were sent before.
+    /// Frames count as lost: `since` were sent after the last reduction, `before` earlier.
     pub(super) fn claim(&mut self, since: u32, before: u32) {
         if since == 0 {
             self.claims += before;
@@ -89,14 +89,14 @@ impl Rack {
         }
     }
 
-    /// A frame that counted as lost was late. Returns whether that is now so for all of the last reduction.
+    /// A frame that counted as lost was late. Returns whether all frames of the last reduction were.
     pub(super) fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
         if episode != self.episode || self.claims == 0 {
             return false;
         }
         self.reorders = true;
         self.persist = PERSIST;
-        // Once in a round trip: those that were late together do not prove more than one.
+        // At most once per round trip: frames that were late together count once.
         if now_ns >= self.widened_ns && self.window_ns(rtt) < rtt.smoothed_ns() {
             self.quarters += 1;
             self.widened_ns = now_ns + rtt.smoothed_ns();
@@ -141,9 +141,9 @@ mod tests {
             }
         }
 
-        /// Everything before `next` and, of those behind it, what is in the map. Gives the number of frames found lost,
+        /// Acknowledges all frames before `next` and those in the map. Returns the number of frames found lost,
         /// and whether all of an earlier loss were late.
-        fn hear(&mut self, next: u32, map: u8, now_ns: u64) -> (u32, bool) {
+        fn acknowledge(&mut self, next: u32, map: u8, now_ns: u64) -> (u32, bool) {
             let mut progress = self.inflight.acknowledged(next, now_ns, &self.rtt).unwrap();
             self.inflight
                 .selected(&[map], now_ns, &self.rtt, &mut progress);
@@ -171,14 +171,22 @@ mod tests {
     fn a_frame_that_comes_after_all_undoes_its_loss_and_widens_the_window() {
         let mut path = Path::new();
         path.send(6, 0);
-        assert_eq!(path.hear(0, 0b11, 42 * MS), (0, false), "two overtook it");
-        assert_eq!(path.hear(0, 0b111, 43 * MS), (1, false), "three did");
+        assert_eq!(
+            path.acknowledge(0, 0b11, 42 * MS),
+            (0, false),
+            "two overtook it"
+        );
+        assert_eq!(path.acknowledge(0, 0b111, 43 * MS), (1, false), "three did");
         path.send_again(43 * MS);
-        assert_eq!(path.hear(4, 0, 44 * MS), (0, true), "it has not been lost");
+        assert_eq!(
+            path.acknowledge(4, 0, 44 * MS),
+            (0, true),
+            "it has not been lost"
+        );
         // From now on time decides: a quarter of the round trip was too little, half of it is waited.
         path.send(5, 50 * MS);
-        path.hear(6, 0, 50 * MS);
-        assert_eq!(path.hear(6, 0b1111, 94 * MS), (0, false));
+        path.acknowledge(6, 0, 50 * MS);
+        assert_eq!(path.acknowledge(6, 0b1111, 94 * MS), (0, false));
         assert_eq!(path.inflight.deadline(), (50 + 40 + 20) * MS);
         assert_eq!(path.find(110 * MS - 1), 0);
         assert_eq!(path.find(110 * MS), 1);
@@ -188,11 +196,11 @@ mod tests {
     fn a_frame_that_comes_late_and_in_time_changes_the_rule() {
         let mut path = Path::new();
         path.send(6, 0);
-        assert_eq!(path.hear(0, 0b1, 41 * MS), (0, false));
-        assert_eq!(path.hear(2, 0, 41 * MS), (0, false), "late");
+        assert_eq!(path.acknowledge(0, 0b1, 41 * MS), (0, false));
+        assert_eq!(path.acknowledge(2, 0, 41 * MS), (0, false), "late");
         path.send(5, 50 * MS);
-        path.hear(6, 0, 50 * MS);
-        assert_eq!(path.hear(6, 0b1111, 94 * MS), (0, false));
+        path.acknowledge(6, 0, 50 * MS);
+        assert_eq!(path.acknowledge(6, 0b1111, 94 * MS), (0, false));
         assert_eq!(path.inflight.deadline(), (50 + 40 + 10) * MS);
     }
 
@@ -201,10 +209,18 @@ mod tests {
         let mut path = Path::new();
         path.send(8, 0);
         // Frames 0 and 1 are missing.
-        assert_eq!(path.hear(0, 0b11_1110, 46 * MS), (2, false));
+        assert_eq!(path.acknowledge(0, 0b11_1110, 46 * MS), (2, false));
         path.send_again(46 * MS);
-        assert_eq!(path.hear(1, 0, 47 * MS), (0, false), "one of them was late");
-        assert_eq!(path.hear(8, 0, 87 * MS), (0, false), "the other was not");
+        assert_eq!(
+            path.acknowledge(1, 0, 47 * MS),
+            (0, false),
+            "one of them was late"
+        );
+        assert_eq!(
+            path.acknowledge(8, 0, 87 * MS),
+            (0, false),
+            "the other was not"
+        );
     }
 
     #[test]
@@ -234,11 +250,15 @@ mod tests {
     fn acknowledgements_that_were_lost_are_no_change_of_the_order() {
         let mut path = Path::new();
         path.send(6, 0);
-        assert_eq!(path.hear(0, 0b111, 43 * MS), (1, false));
+        assert_eq!(path.acknowledge(0, 0b111, 43 * MS), (1, false));
         path.send_again(43 * MS);
         // What was said of frames 4 and 5 was lost; both come with the retransmission.
-        assert_eq!(path.hear(6, 0, 83 * MS), (0, false));
+        assert_eq!(path.acknowledge(6, 0, 83 * MS), (0, false));
         path.send(5, 90 * MS);
-        assert_eq!(path.hear(6, 0b1111, 134 * MS).0, 1, "three are enough");
+        assert_eq!(
+            path.acknowledge(6, 0b1111, 134 * MS).0,
+            1,
+            "three are enough"
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! Spurious retransmission timeouts. After a timeout one frame is sent again, and an acknowledgement does not tell
-//! which of the two transmissions has arrived. If it was the second, all frames sent between them are lost. If it was
-//! the first, nothing may be lost: the others arrive after it. So the decision waits for one more round trip.
+//! Spurious retransmission timeouts. After a timeout one frame is retransmitted, and its acknowledgement does not
+//! show which of the two transmissions has arrived. If it was the second, all frames sent between them are lost. If
+//! it was the first, possibly nothing is lost: the others arrive after it. So the decision is delayed by one more
+//! round trip.
 
 use super::is_newer;
 use crate::config::NEVER;
 
-/// The last transmission of the oldest frame after a timeout, while the decision is open.
+/// Transmission of the oldest frame after a timeout, while the decision is open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeoutCheck {
     transmission: Option<u32>,
@@ -34,8 +35,8 @@ impl TimeoutCheck {
         }
     }
 
-    /// A retransmitted frame is acknowledged. Returns whether it is this one: then it says nothing about others until
-    /// that time.
+    /// A retransmitted frame is acknowledged. Returns whether it is this one: then it proves nothing about others
+    /// until `until_ns`.
     pub(super) fn is_acknowledged(&mut self, transmission: u32, until_ns: u64) -> bool {
         let same = self.transmission == Some(transmission);
         if same {
@@ -44,7 +45,7 @@ impl TimeoutCheck {
         same
     }
 
-    /// A frame that was sent once has arrived. Returns whether that proves the timeout spurious.
+    /// A frame that was sent once has arrived. Returns whether this proves the timeout spurious.
     #[inline(always)]
     pub(super) fn was_spurious(&mut self, transmission: u32) -> bool {
         let late = self
@@ -56,12 +57,12 @@ impl TimeoutCheck {
         late
     }
 
-    /// When it is decided.
+    /// Time of the decision.
     pub(super) fn deadline(&self) -> u64 {
         self.until_ns
     }
 
-    /// The transmission that has arrived, once that is decided.
+    /// Returns the transmission that has arrived, once this is decided.
     pub(super) fn decide(&mut self, now_ns: u64) -> Option<u32> {
         if self.until_ns > now_ns {
             return None;

@@ -1,4 +1,5 @@
-//! Completion of operations: by an acknowledgement, by an error on this side, or by the reason in the CLOSE of the peer.
+//! Completion of operations: by an acknowledgement, by an error on this side, or by the reason in the CLOSE of the
+//! peer.
 
 use vipl_abi::*;
 

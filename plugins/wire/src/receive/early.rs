@@ -56,8 +56,8 @@ impl Early {
         self.kept.front_mut()?.take()
     }
 
-    /// Keeps a frame that is `ahead` of the next one: the `placed` part, or else a copy of its body. False: the limit is
-    /// reached.
+    /// Keeps a frame that is `ahead` of the next one: the `placed` part, or else a copy of its body. False: the limit
+    /// is reached.
     pub(super) fn keep(&mut self, ahead: u32, placed: Option<Part>, body: &[u8]) -> bool {
         let kept = match placed {
             Some(part) => Kept::Placed(part),

@@ -1,5 +1,5 @@
-//! Retransmission: a lost frame is built again from the application's memory, with the parts that it had. If it has become
-//! too long for the path, it is sent in slices.
+//! Retransmission: a lost frame is built again from the application's memory, with the parts that it had. If it has
+//! become too long for the path, it is sent in slices.
 
 use super::{SendSide, Step};
 use crate::closing::End;

@@ -1,5 +1,5 @@
-//! What the path carries: the size of frames in use, the frames that search for it, and what a change of the size means
-//! for the flow.
+//! What the path carries: the size of frames in use, the frames that search for it, and what a change of the size
+//! means for the flow.
 
 use std::ops::Range;
 
