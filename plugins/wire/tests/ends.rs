@@ -35,10 +35,10 @@ fn a_dead_link() {
             assert!((9 * SECOND..10 * SECOND).contains(&took), "{took} ns");
             let told = outstanding && level != Level::Unreliable;
             let expected = if told { Cause::Reported } else { LOST };
-            assert_eq!(world.sides[1].host.failed, Some((expected, 0)));
-            assert_eq!(world.sides[0].host.failed, Some((LOST, 0)));
+            assert_eq!(world.sides[1].failed, Some((expected, 0)));
+            assert_eq!(world.sides[0].failed, Some((LOST, 0)));
             if told {
-                let sends = &world.sides[1].host.sends;
+                let sends = &world.sides[1].sends;
                 assert_eq!(sends[0].status, Some(VIP_STATUS_TRANSPORT_ERROR));
                 assert_eq!(sends[1].status, None);
             }
@@ -56,7 +56,7 @@ fn a_stopped_process_goes_on() {
     world.posted(1);
     world.run(10 * SECOND);
     assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
-    assert_eq!(world.sides[0].host.recvs_done, 1);
+    assert_eq!(world.sides[0].recvs_done, 1);
 }
 
 /// E14: what was complete before VipDisconnect has been received before the other side learns of it.
@@ -69,13 +69,13 @@ fn an_orderly_end_comes_after_everything() {
         };
         let mut world = sending(level, faults, &[3000; 20]);
         world.posted(1);
-        let sent = |world: &World| world.sides[1].host.sends_done == 20;
+        let sent = |world: &World| world.sides[1].sends_done == 20;
         assert!(world.until(SECOND, sent));
         world.close(1, Reason::Disconnected);
-        let heard = |world: &World| world.sides[0].host.failed.is_some();
+        let heard = |world: &World| world.sides[0].failed.is_some();
         assert!(world.until(SECOND, heard));
-        assert_eq!(world.sides[0].host.failed, Some((Cause::Disconnected, 0)));
-        let complete = world.sides[0].host.recvs_done;
+        assert_eq!(world.sides[0].failed, Some((Cause::Disconnected, 0)));
+        let complete = world.sides[0].recvs_done;
         assert!(level == Level::Unreliable || complete == 20, "{complete}");
     }
 }
@@ -87,9 +87,9 @@ fn the_agent_is_faster_than_the_last_frames() {
     for cut in [false, true] {
         let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
         world.posted(1);
-        let taken = |world: &World| world.sides[0].host.recvs_done == 2;
+        let taken = |world: &World| world.sides[0].recvs_done == 2;
         assert!(world.until(SECOND, taken));
-        assert_ne!(world.sides[1].host.sends_done, 2, "not acknowledged yet");
+        assert_ne!(world.sides[1].sends_done, 2, "not acknowledged yet");
         if cut {
             world
                 .lines
@@ -100,12 +100,12 @@ fn the_agent_is_faster_than_the_last_frames() {
         world.call(1, |connection, now, host| {
             connection.peer_gone(true, now, host);
         });
-        assert_eq!(world.sides[1].host.failed, None);
-        let over = |world: &World| world.sides[1].host.failed.is_some();
+        assert_eq!(world.sides[1].failed, None);
+        let over = |world: &World| world.sides[1].failed.is_some();
         assert!(world.until(SECOND, over));
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Disconnected, 0)));
+        assert_eq!(world.sides[1].failed, Some((Cause::Disconnected, 0)));
         if !cut {
-            let sends = &world.sides[1].host.sends;
+            let sends = &world.sides[1].sends;
             assert_eq!(sends[0].status, Some(VIP_STATUS_OP_SEND));
             assert_eq!(sends[1].status, Some(VIP_STATUS_OP_SEND));
         }
@@ -118,8 +118,8 @@ fn the_agent_is_faster_than_the_last_frames() {
 fn the_last_frames_come_long_after_the_agents_word() {
     let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
     world.posted(1);
-    assert!(world.until(SECOND, |world| world.sides[0].host.recvs_done == 2));
-    assert_ne!(world.sides[1].host.sends_done, 2, "not acknowledged yet");
+    assert!(world.until(SECOND, |world| world.sides[0].recvs_done == 2));
+    assert_ne!(world.sides[1].sends_done, 2, "not acknowledged yet");
     world
         .lines
         .iter_mut()
@@ -129,11 +129,11 @@ fn the_last_frames_come_long_after_the_agents_word() {
         connection.peer_gone(true, now, host);
     });
     world.run(SECOND / 20);
-    assert_eq!(world.sides[1].host.failed, None);
+    assert_eq!(world.sides[1].failed, None);
     world.lines.iter_mut().for_each(|line| line.faults.loss = 0);
-    assert!(world.until(SECOND, |world| world.sides[1].host.failed.is_some()));
-    assert_eq!(world.sides[1].host.failed, Some((Cause::Disconnected, 0)));
-    for send in &world.sides[1].host.sends[..2] {
+    assert!(world.until(SECOND, |world| world.sides[1].failed.is_some()));
+    assert_eq!(world.sides[1].failed, Some((Cause::Disconnected, 0)));
+    for send in &world.sides[1].sends[..2] {
         assert_eq!(send.status, Some(VIP_STATUS_OP_SEND));
     }
 }
@@ -146,17 +146,12 @@ fn a_link_that_dies_under_rdma() {
         (Operation::Read, VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT),
     ] {
         let mut world = World::new(3, Level::Delivery, 1500, Faults::NONE);
-        let target = world.sides[0].host.area(500_000, UNTOUCHED);
-        let local = world.sides[1].host.area(500_000, 9);
-        world.sides[1].host.sends.push(Send {
+        let target = world.sides[0].area(500_000, UNTOUCHED);
+        let local = world.sides[1].area(500_000, 9);
+        world.sides[1].sends.push(Send {
             operation,
-            segments: vec![(local.handle, local.at, local.bytes)],
-            immediate: 0,
-            flagged: false,
-            fenced: false,
             remote: (target.at as u64, target.handle),
-            fault: None,
-            status: None,
+            ..Send::message(&local)
         });
         world.posted(1);
         world.run(50_000);
@@ -171,11 +166,11 @@ fn a_link_that_dies_under_rdma() {
             VIP_STATUS_OP_RDMA_READ
         };
         assert_eq!(
-            world.sides[0].host.failed,
+            world.sides[0].failed,
             Some((Cause::Async(code as u32), opcode))
         );
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Reported, 0)));
-        let status = world.sides[1].host.sends[0].status.unwrap();
+        assert_eq!(world.sides[1].failed, Some((Cause::Reported, 0)));
+        let status = world.sides[1].sends[0].status.unwrap();
         assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }
 }
@@ -187,28 +182,23 @@ fn rights_are_those_of_the_first_frame() {
     const BYTES: usize = 20_000;
     for gone in [false, true] {
         let mut world = World::new(5, Level::Unreliable, 1500, Faults::NONE);
-        let target = world.sides[0].host.area(BYTES, UNTOUCHED);
-        let local = world.sides[1].host.area(BYTES, 9);
-        world.sides[1].host.sends.push(Send {
+        let target = world.sides[0].area(BYTES, UNTOUCHED);
+        let local = world.sides[1].area(BYTES, 9);
+        world.sides[1].sends.push(Send {
             operation: Operation::Write,
-            segments: vec![(local.handle, local.at, local.bytes)],
-            immediate: 0,
-            flagged: false,
-            fenced: false,
             remote: (target.at as u64, target.handle),
-            fault: None,
-            status: None,
+            ..Send::message(&local)
         });
-        world.sides[0].host.revoke = Some(gone);
+        world.sides[0].revoke = Some(gone);
         world.posted(1);
         world.run(SECOND);
-        let bytes = world.sides[0].host.bytes(&target);
+        let bytes = world.sides[0].bytes(&target);
         assert_eq!(
             (bytes[0], bytes[BYTES - 1]),
             (9, if gone { UNTOUCHED } else { 9 })
         );
         let refused = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
-        let raised = world.sides[0].host.raised.iter();
+        let raised = world.sides[0].raised.iter();
         assert_eq!(
             raised.filter(|(code, _)| *code == refused).count(),
             usize::from(gone)

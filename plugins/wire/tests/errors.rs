@@ -21,10 +21,8 @@ fn check(row: &Row, level: Level, expected: &Outcome) {
     );
     let mut world = World::new(row.bytes as u64, level, 1500, Faults::NONE);
     let (mut remote, target) = ((0, 0), row.target);
-    let buffer = world.sides[0]
-        .host
-        .area(if target == Target::Small { 50 } else { 8192 }, UNTOUCHED);
-    let region = world.sides[0].host.area(row.bytes, UNTOUCHED);
+    let buffer = world.sides[0].area(if target == Target::Small { 50 } else { 8192 }, UNTOUCHED);
+    let region = world.sides[0].area(row.bytes, UNTOUCHED);
     {
         let host = &mut world.sides[0].host;
         let nothing = matches!(target, Target::Nothing | Target::RegionClosedNothing);
@@ -53,23 +51,21 @@ fn check(row: &Row, level: Level, expected: &Outcome) {
             _ => {}
         }
     }
-    let local = world.sides[1].host.area(row.bytes, 7);
+    let local = world.sides[1].area(row.bytes, 7);
     let post = |world: &mut World, operation, remote, flagged, fault| {
-        world.sides[1].host.sends.push(Send {
+        world.sides[1].sends.push(Send {
             operation,
-            segments: vec![(local.handle, local.at, local.bytes)],
             immediate: 4711,
             flagged,
-            fenced: false,
             remote,
             fault,
-            status: None,
+            ..Send::message(&local)
         });
     };
     post(&mut world, row.operation, remote, row.flagged, row.fault);
     // One more that must have no effect once the connection is dead.
     if expected.sender.is_some() {
-        let area = world.sides[0].host.area(row.bytes, UNTOUCHED);
+        let area = world.sides[0].area(row.bytes, UNTOUCHED);
         post(
             &mut world,
             Operation::Write,
@@ -88,24 +84,18 @@ fn check(row: &Row, level: Level, expected: &Outcome) {
                 .is_some_and(|(s, ..)| s & VIP_STATUS_ERROR_MASK == 0)
         })
     {
-        assert!(
-            host.bytes(&buffer).iter().all(|byte| *byte == UNTOUCHED),
-            "{name}: the buffer"
-        );
+        assert!(host.is_filled(&buffer, UNTOUCHED), "{name}: the buffer");
     }
     let placed = row.name == "E11" || row.name == "E8 RDMA";
     let byte = if placed { 7 } else { UNTOUCHED };
-    assert!(
-        host.bytes(&region).iter().all(|b| *b == byte),
-        "{name}: the target of RDMA"
-    );
+    assert!(host.is_filled(&region, byte), "{name}: the target of RDMA");
     host.check_gaps();
     if expected.sender.is_none() {
         survives(&mut world, &name);
     } else if level != Level::Unreliable {
         let later = &host.areas[2];
         assert!(
-            host.bytes(later).iter().all(|b| *b == UNTOUCHED),
+            host.is_filled(later, UNTOUCHED),
             "{name}: a later operation"
         );
     }
@@ -176,19 +166,15 @@ fn check_outcome(world: &World, row: &Row, expected: &Outcome, name: &str) {
 
 /// A message still goes through.
 fn survives(world: &mut World, name: &str) {
-    let area = world.sides[0].host.area(300, UNTOUCHED);
-    if world.sides[0].host.recvs_done == world.sides[0].host.recvs.len() {
-        world.sides[0].host.recvs.push(Recv::into_area(&area));
+    let area = world.sides[0].area(300, UNTOUCHED);
+    if world.sides[0].recvs_done == world.sides[0].recvs.len() {
+        world.sides[0].recvs.push(Recv::into_area(&area));
     }
-    let local = world.sides[1].host.area(200, 9);
-    world.sides[1].host.sends.push(Send::message(&local));
+    let local = world.sides[1].area(200, 9);
+    world.sides[1].sends.push(Send::message(&local));
     world.posted(1);
     world.run(SECOND);
-    let result = world.sides[0]
-        .host
-        .recvs
-        .last()
-        .and_then(|recv| recv.result);
+    let result = world.sides[0].recvs.last().and_then(|recv| recv.result);
     assert_eq!(
         result,
         Some((VIP_STATUS_OP_RECEIVE, 200, 0)),
@@ -218,16 +204,16 @@ fn the_third_of_ten_is_blamed() {
     ] {
         for bytes in [10, 3000] {
             let mut world = sending(level, Faults::NONE, &[bytes; 10]);
-            world.sides[0].host.recvs[2].fault = Some(VIP_STATUS_FORMAT_ERROR);
+            world.sides[0].recvs[2].fault = Some(VIP_STATUS_FORMAT_ERROR);
             world.posted(1);
             world.run(SECOND);
-            let statuses: Vec<_> = world.sides[1].host.sends.iter().map(|s| s.status).collect();
+            let statuses = world.sides[1].statuses();
             assert_eq!(
                 statuses[..4],
                 [Some(0), Some(0), Some(error), None],
                 "{level:?} {bytes}"
             );
-            assert_eq!(world.sides[0].host.recvs_done, 3);
+            assert_eq!(world.sides[0].recvs_done, 3);
         }
     }
 }
@@ -244,7 +230,7 @@ fn a_lost_piece() {
         // Two pieces have left; the device sends the next two into the cut.
         world.lines[1].faults.cut = Some((at + 1, at + rest));
         world.run(3 * SECOND);
-        let recvs = &world.sides[0].host.recvs;
+        let recvs = &world.sides[0].recvs;
         if level == Level::Unreliable {
             let (status, length, _) = recvs[0].result.unwrap();
             assert_eq!(status, VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_OP_RECEIVE);
@@ -256,7 +242,6 @@ fn a_lost_piece() {
         assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
         assert!(
             world.sides[1]
-                .host
                 .sends
                 .iter()
                 .all(|send| send.status == Some(0))

@@ -18,21 +18,21 @@ fn stream(faults: Faults, mtu: u16, bytes: usize, count: usize, window: usize) -
 }
 
 fn stream_in(world: &mut World, bytes: usize, count: usize, window: usize) -> u64 {
-    let from = world.sides[1].host.area(bytes, 9);
-    let to = world.sides[0].host.area(bytes, UNTOUCHED);
+    let from = world.sides[1].area(bytes, 9);
+    let to = world.sides[0].area(bytes, UNTOUCHED);
     let began = world.now;
     let mut posted = 0;
     while posted < count {
-        while posted < count && posted - world.sides[1].host.sends_done < window {
-            world.sides[0].host.recvs.push(Recv::into_area(&to));
-            world.sides[1].host.sends.push(Send::message(&from));
+        while posted < count && posted - world.sides[1].sends_done < window {
+            world.sides[0].recvs.push(Recv::into_area(&to));
+            world.sides[1].sends.push(Send::message(&from));
             posted += 1;
         }
         world.posted(1);
-        let done = world.sides[1].host.sends_done;
-        assert!(world.until(20 * SECOND, |world| world.sides[1].host.sends_done > done));
+        let done = world.sides[1].sends_done;
+        assert!(world.until(20 * SECOND, |world| world.sides[1].sends_done > done));
     }
-    assert!(world.until(20 * SECOND, |world| world.sides[1].host.sends_done == count));
+    assert!(world.until(20 * SECOND, |world| world.sides[1].sends_done == count));
     world.now - began
 }
 

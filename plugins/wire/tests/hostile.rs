@@ -61,13 +61,10 @@ fn victim(level: Level) -> Victim {
         let area = host.area(4000, 1);
         host.sends.push(Send {
             operation,
-            segments: vec![(area.handle, area.at, area.bytes)],
             immediate: 1,
             flagged: operation == Operation::Send,
-            fenced: false,
             remote: (77, 7),
-            fault: None,
-            status: None,
+            ..Send::message(&area)
         });
     }
     let mut connection = Connection::new(&config(1, KEY, level, 1500, 0));
@@ -97,10 +94,7 @@ impl Victim {
     fn check(&self) {
         self.host.check_gaps();
         let secret = &self.host.areas[4];
-        assert!(
-            self.host.bytes(secret).iter().all(|byte| *byte == 0x5E),
-            "not permitted"
-        );
+        assert!(self.host.is_filled(secret, 0x5E), "not permitted");
     }
 }
 
@@ -138,27 +132,11 @@ fn honest_frames(level: Level, rng: &mut Random) -> Vec<Vec<u8>> {
 
 /// A part with fields at their limits.
 fn part(rng: &mut Random, area: (u64, u32)) -> (Part, usize) {
-    let kinds = [
-        PartKind::Send,
-        PartKind::Piece,
-        PartKind::Write,
-        PartKind::Read,
-        PartKind::Data,
-    ];
-    let kind = pick(rng, &kinds);
+    use PartKind::*;
+    let kind = pick(rng, &[Send, Piece, Write, Read, Data]);
     let bytes = pick(rng, &[0u16, 1, 50, 500]);
-    let edges = [
-        0,
-        1,
-        50,
-        500,
-        4000,
-        5000,
-        5001,
-        70_000,
-        u32::MAX - 1,
-        u32::MAX,
-    ];
+    const MAX: u32 = u32::MAX;
+    let edges = [0, 1, 50, 500, 4000, 5000, 5001, 70_000, MAX - 1, MAX];
     let part = Part {
         kind,
         flagged: rng.below(1000) < 500,
@@ -179,19 +157,12 @@ fn part(rng: &mut Random, area: (u64, u32)) -> (Part, usize) {
 fn forged(rng: &mut Random, host: &Host) -> Vec<u8> {
     let open = &host.areas[5];
     let first = KEY as u32;
-    let kinds = [
-        Kind::Data,
-        Kind::Data,
-        Kind::Data,
-        Kind::Ack,
-        Kind::Probe,
-        Kind::Close,
-        Kind::Closed,
-        Kind::Try,
-        Kind::Tried,
-        Kind::Slice,
-        Kind::Slice,
-    ];
+    let kinds = {
+        use Kind::*;
+        [
+            Data, Data, Data, Ack, Probe, Close, Closed, Try, Tried, Slice, Slice,
+        ]
+    };
     let mut frame = vec![0; 1500];
     let mut at = HEADER;
     let kind = pick(rng, &kinds);

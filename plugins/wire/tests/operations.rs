@@ -19,21 +19,16 @@ fn world(level: Level) -> World {
 }
 
 fn post_recv(world: &mut World, side: usize, bytes: usize) -> Area {
-    let area = world.sides[side].host.area(bytes, UNTOUCHED);
-    world.sides[side].host.recvs.push(Recv::into_area(&area));
+    let area = world.sides[side].area(bytes, UNTOUCHED);
+    world.sides[side].recvs.push(Recv::into_area(&area));
     area
 }
 
 fn send(operation: Operation, local: &Area) -> Send {
     Send {
         operation,
-        segments: vec![(local.handle, local.at, local.bytes)],
         immediate: 4711,
-        flagged: false,
-        fenced: false,
-        remote: (0, 0),
-        fault: None,
-        status: None,
+        ..Send::message(local)
     }
 }
 
@@ -66,14 +61,14 @@ fn a_fence_waits_for_the_read() {
     for level in [Level::Delivery, Level::Reception] {
         for fenced in [true, false] {
             let mut world = world(level);
-            let source = world.sides[1].host.area(5000, 0x77);
-            let buffer = world.sides[0].host.area(5000, 0);
+            let source = world.sides[1].area(5000, 0x77);
+            let buffer = world.sides[0].area(5000, 0);
             let target = post_recv(&mut world, 1, 5000);
             let mut read = send(Operation::Read, &buffer);
             read.remote = (source.at as u64, source.handle);
             let mut message = send(Operation::Send, &buffer);
             message.fenced = fenced;
-            world.sides[0].host.sends.extend([read, message]);
+            world.sides[0].sends.extend([read, message]);
             world.posted(0);
             let at_once = parts(&world, 0).len() > 1;
             assert_eq!(
@@ -82,16 +77,12 @@ fn a_fence_waits_for_the_read() {
                 "{level:?}, fenced {fenced}"
             );
             world.run(SECOND);
-            let statuses: Vec<_> = world.sides[0].host.sends.iter().map(|s| s.status).collect();
+            let statuses = world.sides[0].statuses();
             assert_eq!(
                 statuses,
                 [Some(VIP_STATUS_OP_RDMA_READ), Some(VIP_STATUS_OP_SEND)]
             );
-            let carried = world.sides[1]
-                .host
-                .bytes(&target)
-                .iter()
-                .all(|byte| *byte == 0x77);
+            let carried = world.sides[1].is_filled(&target, 0x77);
             assert_eq!(carried, !at_once);
         }
     }
@@ -104,36 +95,24 @@ fn many_reads() {
         let mut world = world(level);
         let mut areas = Vec::new();
         for number in 0..100u8 {
-            let source = world.sides[1].host.area(3000, number);
-            let buffer = world.sides[0].host.area(3000, 0);
+            let source = world.sides[1].area(3000, number);
+            let buffer = world.sides[0].area(3000, 0);
             let mut read = send(Operation::Read, &buffer);
             read.remote = (source.at as u64, source.handle);
-            world.sides[0].host.sends.push(read);
-            let target = world.sides[1].host.area(100, UNTOUCHED);
-            let local = world.sides[0].host.area(100, number);
+            world.sides[0].sends.push(read);
+            let target = world.sides[1].area(100, UNTOUCHED);
+            let local = world.sides[0].area(100, number);
             let mut write = send(Operation::Write, &local);
             write.remote = (target.at as u64, target.handle);
-            world.sides[0].host.sends.push(write);
+            world.sides[0].sends.push(write);
             areas.push((buffer, target));
         }
         world.posted(0);
         world.run(SECOND);
-        assert_eq!(world.sides[0].host.sends_done, 200, "{level:?}");
+        assert_eq!(world.sides[0].sends_done, 200, "{level:?}");
         for (number, (buffer, target)) in areas.iter().enumerate() {
-            assert!(
-                world.sides[0]
-                    .host
-                    .bytes(buffer)
-                    .iter()
-                    .all(|b| usize::from(*b) == number)
-            );
-            assert!(
-                world.sides[1]
-                    .host
-                    .bytes(target)
-                    .iter()
-                    .all(|b| usize::from(*b) == number)
-            );
+            assert!(world.sides[0].is_filled(buffer, number as u8));
+            assert!(world.sides[1].is_filled(target, number as u8));
         }
     }
 }
@@ -145,16 +124,13 @@ fn small_messages_share_a_frame() {
         let mut world = world(level);
         for _ in 0..64 {
             post_recv(&mut world, 1, 8);
-            let local = world.sides[0].host.area(8, 5);
-            world.sides[0]
-                .host
-                .sends
-                .push(send(Operation::Send, &local));
+            let local = world.sides[0].area(8, 5);
+            world.sides[0].sends.push(send(Operation::Send, &local));
         }
         world.posted(0);
         world.run(SECOND);
-        assert_eq!(world.sides[1].host.recvs_done, 64);
-        assert_eq!(world.sides[0].host.sends_done, 64);
+        assert_eq!(world.sides[1].recvs_done, 64);
+        assert_eq!(world.sides[0].sends_done, 64);
         assert_eq!(count(&world, 0, Kind::Data), 1, "{level:?}");
     }
 }
@@ -167,21 +143,15 @@ fn acknowledgements_ride_along() {
     for round in 0..50 {
         for side in 0..2 {
             post_recv(&mut world, 1 - side, 8);
-            let local = world.sides[side].host.area(8, 5);
-            world.sides[side]
-                .host
-                .sends
-                .push(send(Operation::Send, &local));
+            let local = world.sides[side].area(8, 5);
+            world.sides[side].sends.push(send(Operation::Send, &local));
             world.posted(side);
-            assert!(
-                world.until(SECOND, |world| world.sides[1 - side].host.recvs_done
-                    > round)
-            );
+            assert!(world.until(SECOND, |world| world.sides[1 - side].recvs_done > round));
         }
     }
     let acks = count(&world, 0, Kind::Ack) + count(&world, 1, Kind::Ack);
     assert_eq!(acks, 0, "in 50 rounds");
-    assert!(world.until(SECOND, |world| world.sides[1].host.sends_done == 50));
+    assert!(world.until(SECOND, |world| world.sides[1].sends_done == 50));
     assert_eq!(
         count(&world, 0, Kind::Ack),
         1,
@@ -194,11 +164,8 @@ fn acknowledgements_ride_along() {
 fn an_owed_acknowledgement_can_be_asked_for() {
     let mut world = world(Level::Delivery);
     post_recv(&mut world, 1, 8);
-    let local = world.sides[0].host.area(8, 5);
-    world.sides[0]
-        .host
-        .sends
-        .push(send(Operation::Send, &local));
+    let local = world.sides[0].area(8, 5);
+    world.sides[0].sends.push(send(Operation::Send, &local));
     world.posted(0);
     let (_, frame) = world.log.as_ref().unwrap()[0].clone();
     world.call(1, |connection, now, host| {
@@ -216,7 +183,7 @@ fn an_owed_acknowledgement_can_be_asked_for() {
 fn operations_without_bytes() {
     for level in [Level::Unreliable, Level::Delivery, Level::Reception] {
         let mut world = world(level);
-        let local = world.sides[0].host.area(0, 0);
+        let local = world.sides[0].area(0, 0);
         let buffers = [post_recv(&mut world, 1, 50), post_recv(&mut world, 1, 50)];
         let mut operations = vec![
             send(Operation::Send, &local),
@@ -230,33 +197,22 @@ fn operations_without_bytes() {
             operations.push(read);
         }
         let count = operations.len();
-        world.sides[0].host.sends = operations;
+        world.sides[0].sends = operations;
         world.posted(0);
         world.run(SECOND);
-        assert_eq!(world.sides[0].host.sends_done, count, "{level:?}");
-        assert!(world.sides[0].host.sends.iter().all(|send| {
+        assert_eq!(world.sides[0].sends_done, count, "{level:?}");
+        assert!(world.sides[0].sends.iter().all(|send| {
             send.status
                 .is_some_and(|status| status & VIP_STATUS_ERROR_MASK == 0)
         }));
-        let results: Vec<_> = world.sides[1]
-            .host
-            .recvs
-            .iter()
-            .map(|recv| recv.result)
-            .collect();
+        let results = world.sides[1].results();
         let told = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
         assert_eq!(
             results,
             [Some((VIP_STATUS_OP_RECEIVE, 0, 0)), Some((told, 0, 4711))]
         );
         for buffer in buffers {
-            assert!(
-                world.sides[1]
-                    .host
-                    .bytes(&buffer)
-                    .iter()
-                    .all(|byte| *byte == UNTOUCHED)
-            );
+            assert!(world.sides[1].is_filled(&buffer, UNTOUCHED));
         }
     }
 }
@@ -274,15 +230,12 @@ fn immediate_data_without_the_flag() {
             world.sides[side].connection = Some(Connection::new(&config));
         }
         post_recv(&mut world, 1, 8);
-        let local = world.sides[0].host.area(8, 5);
-        world.sides[0]
-            .host
-            .sends
-            .push(send(Operation::Send, &local));
+        let local = world.sides[0].area(8, 5);
+        world.sides[0].sends.push(send(Operation::Send, &local));
         world.posted(0);
         world.run(SECOND);
         let immediate = if carry_immediate { 4711 } else { 0 };
-        let result = world.sides[1].host.recvs[0].result;
+        let result = world.sides[1].recvs[0].result;
         assert_eq!(result, Some((VIP_STATUS_OP_RECEIVE, 8, immediate)));
     }
 }
@@ -294,11 +247,8 @@ fn memory_that_goes_before_it_is_sent_again() {
     let mut world = world(Level::Delivery);
     for _ in 0..3 {
         post_recv(&mut world, 1, 4000);
-        let local = world.sides[0].host.area(4000, 5);
-        world.sides[0]
-            .host
-            .sends
-            .push(send(Operation::Send, &local));
+        let local = world.sides[0].area(4000, 5);
+        world.sides[0].sends.push(send(Operation::Send, &local));
     }
     // The second message is lost on its way, then deregistered.
     world.room = 3;
@@ -307,63 +257,41 @@ fn memory_that_goes_before_it_is_sent_again() {
     let (from, to) = (world.now + 1, world.now + 8_000);
     world.lines[0].faults.cut = Some((from, to));
     world.until(to - world.now, |_| false);
-    let second = world.sides[0].host.sends[1].segments[0].0;
-    world.sides[0].host.areas[second as usize - 1].gone = true;
+    let second = world.sides[0].sends[1].segments[0].0;
+    world.sides[0].areas[second as usize - 1].gone = true;
     world.run(SECOND);
-    let statuses: Vec<_> = world.sides[0]
-        .host
-        .sends
-        .iter()
-        .map(|send| send.status)
-        .collect();
+    let statuses = world.sides[0].statuses();
     assert_eq!(statuses, [Some(0), Some(VIP_STATUS_PROTECTION_ERROR), None]);
-    assert_eq!(world.sides[0].host.failed, Some((Cause::Reported, 0)));
+    assert_eq!(world.sides[0].failed, Some((Cause::Reported, 0)));
     let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32;
-    assert_eq!(world.sides[1].host.failed, Some((Cause::Async(lost), 0)));
-    assert_eq!(world.sides[1].host.recvs_done, 1);
+    assert_eq!(world.sides[1].failed, Some((Cause::Async(lost), 0)));
+    assert_eq!(world.sides[1].recvs_done, 1);
 }
 
 /// The local memory of an RDMA Read is deregistered before the answer arrives.
 #[test]
 fn memory_that_goes_before_the_answer() {
     let mut world = world(Level::Delivery);
-    let source = world.sides[1].host.area(5000, 0x77);
-    let buffer = world.sides[0].host.area(5000, UNTOUCHED);
+    let source = world.sides[1].area(5000, 0x77);
+    let buffer = world.sides[0].area(5000, UNTOUCHED);
     let target = post_recv(&mut world, 1, 100);
     post_recv(&mut world, 1, 100);
-    let local = world.sides[0].host.area(100, 5);
+    let local = world.sides[0].area(100, 5);
     let mut read = send(Operation::Read, &buffer);
     read.remote = (source.at as u64, source.handle);
     let before = send(Operation::Send, &local);
     let after = send(Operation::Send, &local);
-    world.sides[0].host.sends.extend([before, read, after]);
+    world.sides[0].sends.extend([before, read, after]);
     world.posted(0);
-    world.sides[0].host.areas[buffer.handle as usize - 1].gone = true;
+    world.sides[0].areas[buffer.handle as usize - 1].gone = true;
     world.run(SECOND);
-    let statuses: Vec<_> = world.sides[0]
-        .host
-        .sends
-        .iter()
-        .map(|send| send.status)
-        .collect();
+    let statuses = world.sides[0].statuses();
     let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_READ;
     assert_eq!(statuses[..2], [Some(VIP_STATUS_OP_SEND), Some(refused)]);
-    assert_eq!(world.sides[0].host.failed, Some((Cause::Reported, 0)));
-    assert!(
-        world.sides[0]
-            .host
-            .bytes(&buffer)
-            .iter()
-            .all(|byte| *byte == UNTOUCHED)
-    );
-    assert!(
-        world.sides[1]
-            .host
-            .bytes(&target)
-            .iter()
-            .all(|byte| *byte == 5)
-    );
-    assert!(world.sides[1].host.failed.is_some());
+    assert_eq!(world.sides[0].failed, Some((Cause::Reported, 0)));
+    assert!(world.sides[0].is_filled(&buffer, UNTOUCHED));
+    assert!(world.sides[1].is_filled(&target, 5));
+    assert!(world.sides[1].failed.is_some());
 }
 
 /// A device without a lock in common with the program, such as a card, sees posts at any time.
@@ -374,7 +302,7 @@ fn what_is_posted_while_a_message_leaves_leaves_too() {
         for _ in 0..2 {
             post_recv(&mut world, 1, bytes);
         }
-        let local = world.sides[0].host.area(bytes, 7);
+        let local = world.sides[0].area(bytes, 7);
         let host = &mut world.sides[0].host;
         host.sends.push(send(Operation::Send, &local));
         host.meanwhile.push(send(Operation::Send, &local));
@@ -382,7 +310,7 @@ fn what_is_posted_while_a_message_leaves_leaves_too() {
         let wanted = 2 * bytes.div_ceil(1400);
         assert_eq!(parts(&world, 0).len(), wanted, "{bytes} bytes");
         world.run(SECOND);
-        let statuses: Vec<_> = world.sides[0].host.sends.iter().map(|s| s.status).collect();
+        let statuses = world.sides[0].statuses();
         assert_eq!(statuses, [Some(VIP_STATUS_OP_SEND); 2]);
     }
 }
@@ -393,18 +321,13 @@ fn memory_that_vanishes_fails_the_descriptor() {
     for (bytes, side) in [(100, 0), (5000, 0), (100, 1), (5000, 1)] {
         let mut world = world(Level::Delivery);
         post_recv(&mut world, 1, bytes);
-        let local = world.sides[0].host.area(bytes, 7);
-        world.sides[0]
-            .host
-            .sends
-            .push(send(Operation::Send, &local));
-        world.sides[side].host.vanishing = true;
+        let local = world.sides[0].area(bytes, 7);
+        world.sides[0].sends.push(send(Operation::Send, &local));
+        world.sides[side].vanishing = true;
         world.posted(0);
         world.run(SECOND);
-        let sent = world.sides[0].host.sends[0].status;
-        let received = world.sides[1].host.recvs[0]
-            .result
-            .map(|(status, ..)| status);
+        let sent = world.sides[0].sends[0].status;
+        let received = world.sides[1].recvs[0].result.map(|(status, ..)| status);
         let refused = Some(VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE);
         let expected = match side {
             0 => (VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_SEND, None),

@@ -45,26 +45,21 @@ fn world(mtu: u16, shared: bool, seal: Option<SealKey>, faults: Faults) -> World
 /// Posts so many messages from side 1 to side 0.
 fn post(world: &mut World, messages: usize) {
     for fill in 0..messages {
-        let from = world.sides[1].host.area(BYTES, fill as u8 | 1);
-        let to = world.sides[0].host.area(BYTES, UNTOUCHED);
-        world.sides[0].host.recvs.push(Recv::into_area(&to));
-        world.sides[1].host.sends.push(Send::message(&from));
+        let from = world.sides[1].area(BYTES, fill as u8 | 1);
+        let to = world.sides[0].area(BYTES, UNTOUCHED);
+        world.sides[0].recvs.push(Recv::into_area(&to));
+        world.sides[1].sends.push(Send::message(&from));
     }
     world.posted(1);
 }
 
 /// Everything posted has arrived, byte for byte, within so many seconds.
 fn arrive(world: &mut World, seconds: u64) {
-    let done = |world: &World| world.sides[1].host.sends_done == world.sides[1].host.sends.len();
+    let done = |world: &World| world.sides[1].sends_done == world.sides[1].sends.len();
     assert!(world.until(seconds * SECOND, done), "all is acknowledged");
-    for (send, recv) in world.sides[1]
-        .host
-        .sends
-        .iter()
-        .zip(&world.sides[0].host.recvs)
-    {
+    for (send, recv) in world.sides[1].sends.iter().zip(&world.sides[0].recvs) {
         let bytes = |side: usize, (_, at, bytes): (u32, usize, usize)| {
-            &world.sides[side].host.memory[at..at + bytes]
+            &world.sides[side].memory[at..at + bytes]
         };
         assert!(recv.result.is_some());
         assert_eq!(bytes(1, send.segments[0]), bytes(0, recv.segments[0]));
@@ -125,7 +120,7 @@ fn the_size_is_found_and_nothing_longer_is_sent() {
             arrive(&mut world, 10);
             assert_eq!(longest(&mut world, DATA), found, "the size is used");
             let told = (found != 1200).then_some((found as u16, false));
-            assert_eq!(world.sides[1].host.carries, told, "the owner knows");
+            assert_eq!(world.sides[1].carries, told, "the owner knows");
         }
     }
 }
@@ -297,7 +292,7 @@ fn without_seals_nobody_is_followed() {
     arrive(&mut world, 20);
     world.rebind(0);
     post(&mut world, 1);
-    let over = |world: &World| world.sides[1].host.failed.is_some();
+    let over = |world: &World| world.sides[1].failed.is_some();
     assert!(world.until(20 * SECOND, over));
     assert_eq!(world.sides[1].to_port, 0);
 }

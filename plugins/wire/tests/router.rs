@@ -37,25 +37,23 @@ fn world(faults: Faults) -> World {
 /// Side 1 has always something to send, for so many seconds. Gives the bytes that have been acknowledged in the last
 /// three quarters of that, of side 1 and of the other flow.
 fn send_for(world: &mut World, seconds: u64) -> (u64, u64) {
-    let from = world.sides[1].host.area(BYTES, 9);
-    let to = world.sides[0].host.area(BYTES, UNTOUCHED);
+    let from = world.sides[1].area(BYTES, 9);
+    let to = world.sides[0].area(BYTES, UNTOUCHED);
     let (begun, end) = (
         world.now + seconds * SECOND / 4,
         world.now + seconds * SECOND,
     );
     let (mut posted, mut before) = (0, None);
     while world.now < end {
-        let done = world.sides[1].host.sends_done;
+        let done = world.sides[1].sends_done;
         while posted < done + 64 {
-            world.sides[0].host.recvs.push(Recv::into_area(&to));
-            world.sides[1].host.sends.push(Send::message(&from));
+            world.sides[0].recvs.push(Recv::into_area(&to));
+            world.sides[1].sends.push(Send::message(&from));
             posted += 1;
         }
         world.posted(1);
-        world.until(end - world.now, |world| {
-            world.sides[1].host.sends_done > done
-        });
-        assert!(world.sides[1].host.failed.is_none(), "the connection holds");
+        world.until(end - world.now, |world| world.sides[1].sends_done > done);
+        assert!(world.sides[1].failed.is_none(), "the connection holds");
         if before.is_none() && world.now >= begun {
             before = Some(state(world));
         }
@@ -66,7 +64,7 @@ fn send_for(world: &mut World, seconds: u64) -> (u64, u64) {
 
 fn state(world: &World) -> (u64, u64) {
     let rival = world.rivals[1].as_ref().map_or(0, |rival| rival.delivered);
-    (world.sides[1].host.sends_done as u64 * BYTES as u64, rival)
+    (world.sides[1].sends_done as u64 * BYTES as u64, rival)
 }
 
 #[test]

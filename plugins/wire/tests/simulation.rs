@@ -129,7 +129,7 @@ fn run(seed: u64) -> Outcome {
         }
         for (side, script) in scripts.iter_mut().enumerate() {
             let silent = world.sides[side].crashed || world.sides[side].closing.is_some();
-            if silent || world.sides[side].host.failed.is_some() {
+            if silent || world.sides[side].failed.is_some() {
                 continue;
             }
             for _ in 0..rng.below(12) {
@@ -147,7 +147,7 @@ fn run(seed: u64) -> Outcome {
     let ends_early = matches!(story, Story::CutForGood | Story::Crash | Story::Leave);
     if ends_early {
         let over = |world: &World| {
-            world.sides[0].host.failed.is_some() && (story != Story::CutForGood || is_over(world))
+            world.sides[0].failed.is_some() && (story != Story::CutForGood || is_over(world))
         };
         assert!(
             world.until(20 * SECOND, over),
@@ -222,9 +222,9 @@ fn finish(world: &mut World, story: Story, level: Level) {
                 .iter_mut()
                 .for_each(|line| line.faults.cut = None);
             world.close(1, Reason::Disconnected);
-            let heard = |world: &World| world.sides[0].host.failed.is_some();
+            let heard = |world: &World| world.sides[0].failed.is_some();
             assert!(world.until(20 * SECOND, heard), "the end was not heard");
-            assert_eq!(world.sides[0].host.failed, Some((Cause::Disconnected, 0)));
+            assert_eq!(world.sides[0].failed, Some((Cause::Disconnected, 0)));
             world.close(0, Reason::Disconnected);
             let done = |world: &World| {
                 let done =
@@ -234,7 +234,7 @@ fn finish(world: &mut World, story: Story, level: Level) {
             assert!(world.until(20 * SECOND, done), "the end was not confirmed");
         }
         Story::Leave => {
-            let (cause, _) = world.sides[0].host.failed.expect("checked");
+            let (cause, _) = world.sides[0].failed.expect("checked");
             // A line that loses every CLOSE is possible, but none of these worlds has one.
             assert_eq!(cause, Cause::Disconnected);
         }

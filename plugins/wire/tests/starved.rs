@@ -36,21 +36,21 @@ fn starve(world: &mut World, side: usize, running: u64, period: u64) {
 fn waiting_frames_count_before_deadlines() {
     for level in LEVELS {
         let mut world = sending(level, Faults::NONE, &[100; 40]);
-        let posted = std::mem::take(&mut world.sides[1].host.sends);
+        let posted = std::mem::take(&mut world.sides[1].sends);
         for (number, send) in posted.into_iter().enumerate() {
             if number == 10 {
                 world.stop(0, 20 * SECOND);
             }
-            world.sides[1].host.sends.push(send);
+            world.sides[1].sends.push(send);
             world.posted(1);
             // The peer hears this process on other connections.
-            world.sides[1].host.peer_last_received = Some(world.now);
+            world.sides[1].peer_last_received = Some(world.now);
             world.run(SECOND);
         }
         world.run(SECOND);
         nobody_failed(&world);
-        assert_eq!(world.sides[0].host.recvs_done, 40);
-        assert_eq!(world.sides[1].host.sends_done, 40);
+        assert_eq!(world.sides[0].recvs_done, 40);
+        assert_eq!(world.sides[1].sends_done, 40);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_timeout_does_not_continue_while_this_side_is_stopped() {
         lose(&mut world, 0);
         world.run(2 * SECOND);
         nobody_failed(&world);
-        assert_eq!(world.sides[1].host.sends_done, 2);
+        assert_eq!(world.sides[1].sends_done, 2);
     }
 }
 
@@ -88,12 +88,12 @@ fn a_few_looks_are_not_enough() {
             while world.now < began + 12 * SECOND {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
-            assert_eq!(world.sides[1].host.failed, None, "{level:?} {messages}");
+            assert_eq!(world.sides[1].failed, None, "{level:?} {messages}");
             // After many looks it is dead.
             while world.now < began + 60 * SECOND {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
-            assert!(world.sides[1].host.failed.is_some());
+            assert!(world.sides[1].failed.is_some());
         }
     }
 }
@@ -136,7 +136,7 @@ fn silence_does_not_count_as_being_stuck() {
         }
         world.run(SECOND);
         nobody_failed(&world);
-        assert_eq!(world.sides[1].host.sends_done, 2);
+        assert_eq!(world.sides[1].sends_done, 2);
     }
 }
 
@@ -151,12 +151,12 @@ fn a_peer_that_answers_and_gets_nothing_is_as_good_as_dead() {
         let mut world = sending(level, faults, &[1000]);
         let began = world.now;
         world.posted(1);
-        let over = |world: &World| world.sides[1].host.failed.is_some();
+        let over = |world: &World| world.sides[1].failed.is_some();
         assert!(world.until(20 * SECOND, over));
         let took = world.now - began;
         assert!((7 * SECOND..10 * SECOND).contains(&took), "{took} ns");
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Reported, 0)));
-        let status = world.sides[1].host.sends[0].status.unwrap();
+        assert_eq!(world.sides[1].failed, Some((Cause::Reported, 0)));
+        let status = world.sides[1].sends[0].status.unwrap();
         assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }
 }
@@ -173,11 +173,11 @@ fn a_process_that_is_heard_elsewhere_lives() {
             let began = world.now;
             let mut last = began;
             world.posted(1);
-            while world.sides[1].host.failed.is_none() {
+            while world.sides[1].failed.is_none() {
                 if world.now < began + others * SECOND {
                     last = world.now;
                 }
-                world.sides[1].host.peer_last_received = Some(last);
+                world.sides[1].peer_last_received = Some(last);
                 world.run(SECOND);
                 assert!(world.now < began + 120 * SECOND, "never");
             }

@@ -27,15 +27,15 @@ fn world(level: Level, mtu: u16, seal: bool, faults: Faults) -> World {
 
 /// Posts an operation of so many bytes at side 0. Returns the side whose memory it writes, and where.
 fn post(world: &mut World, operation: Operation, bytes: usize) -> (usize, usize) {
-    let local = world.sides[0].host.area(bytes, 0x5A);
-    let remote = world.sides[1].host.area(bytes, 0x5A);
+    let local = world.sides[0].area(bytes, 0x5A);
+    let remote = world.sides[1].area(bytes, 0x5A);
     let target = match operation {
         Operation::Read => (0, local.at),
         _ => (1, remote.at),
     };
-    let memory = &mut world.sides[target.0].host.memory;
+    let memory = &mut world.sides[target.0].memory;
     memory[target.1..target.1 + bytes].fill(UNTOUCHED);
-    world.sides[0].host.sends.push(Send {
+    world.sides[0].sends.push(Send {
         operation,
         remote: (remote.at as u64, remote.handle),
         ..Send::message(&local)
@@ -101,7 +101,7 @@ fn no_part_ends_within_the_last_eight_bytes() {
                         let there = send.remote.0 as usize;
                         assert_eq!(
                             host.memory[at..at + bytes],
-                            world.sides[1].host.memory[there..there + bytes]
+                            world.sides[1].memory[there..there + bytes]
                         );
                     }
                 }
@@ -135,7 +135,7 @@ fn an_application_sees_the_last_eight_bytes_last_and_whole() {
                         .for_each(|line| line.faults.largest = 700);
                 }
                 let done = world.until(60 * SECOND, |world| {
-                    let memory = &world.sides[side].host.memory[at..at + bytes];
+                    let memory = &world.sides[side].memory[at..at + bytes];
                     let (others, watched) = memory.split_at(bytes - 8);
                     let old = watched.iter().filter(|byte| **byte == UNTOUCHED).count();
                     assert!(old == 0 || old == 8, "seed {seed}: {old} bytes are old");

@@ -152,6 +152,21 @@ impl Host {
         &self.memory[area.at..area.at + area.bytes]
     }
 
+    /// Whether all bytes of an area have this value.
+    pub fn is_filled(&self, area: &Area, value: u8) -> bool {
+        self.bytes(area).iter().all(|byte| *byte == value)
+    }
+
+    /// The statuses of the send queue.
+    pub fn statuses(&self) -> Vec<Option<u32>> {
+        self.sends.iter().map(|send| send.status).collect()
+    }
+
+    /// Status, length and immediate data of the receive queue.
+    pub fn results(&self) -> Vec<Option<(u32, u32, u32)>> {
+        self.recvs.iter().map(|recv| recv.result).collect()
+    }
+
     /// Everything between the areas is as it was.
     pub fn check_gaps(&self) {
         let mut at = 0;

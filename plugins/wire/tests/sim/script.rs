@@ -93,22 +93,22 @@ impl Script {
         let (mut remote, local);
         match operation {
             Operation::Read => {
-                let source = world.sides[1 - side].host.area(bytes, 0);
+                let source = world.sides[1 - side].area(bytes, 0);
                 let at = source.at;
-                world.sides[1 - side].host.memory[at..at + bytes].copy_from_slice(&expected.data);
+                world.sides[1 - side].memory[at..at + bytes].copy_from_slice(&expected.data);
                 remote = (source.at as u64, source.handle);
-                local = world.sides[side].host.area(bytes, UNTOUCHED);
+                local = world.sides[side].area(bytes, UNTOUCHED);
                 expected.area = Some(local);
             }
             _ => {
-                local = world.sides[side].host.area(bytes, 0);
-                world.sides[side].host.memory[local.at..local.at + bytes]
+                local = world.sides[side].area(bytes, 0);
+                world.sides[side].memory[local.at..local.at + bytes]
                     .copy_from_slice(&expected.data);
                 remote = (0, 0);
             }
         }
         if operation == Operation::Write {
-            let target = world.sides[1 - side].host.area(bytes, UNTOUCHED);
+            let target = world.sides[1 - side].area(bytes, UNTOUCHED);
             remote = (target.at as u64, target.handle);
             expected.area = Some(target);
         }
@@ -119,9 +119,9 @@ impl Script {
             } else {
                 more
             };
-            let buffer = world.sides[1 - side].host.area(room, UNTOUCHED);
+            let buffer = world.sides[1 - side].area(room, UNTOUCHED);
             let segments = cut(world, &buffer, 5);
-            world.sides[1 - side].host.recvs.push(Recv {
+            world.sides[1 - side].recvs.push(Recv {
                 segments,
                 fault: None,
                 gone: false,
@@ -130,7 +130,7 @@ impl Script {
             self.receives += 1;
         }
         let segments = cut(world, &local, 5);
-        world.sides[side].host.sends.push(Send {
+        world.sides[side].sends.push(Send {
             operation,
             segments,
             immediate,
@@ -183,7 +183,7 @@ impl Script {
         let expected = &self.operations[number];
         let area = expected.area.as_ref().expect("writes have one");
         assert!(
-            world.sides[1 - side].host.bytes(area) == expected.data,
+            world.sides[1 - side].bytes(area) == expected.data,
             "write {number}"
         );
     }

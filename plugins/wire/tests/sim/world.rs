@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::{Deref, DerefMut};
 
 use vipl_wire::{Closing, Config, Connection, Level, Reason, Received};
 
@@ -29,6 +30,20 @@ pub struct Side {
     looked_ns: u64,
     /// Frames sent again, by connections that have ended.
     pub sent_again: u64,
+}
+
+impl Deref for Side {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
+impl DerefMut for Side {
+    fn deref_mut(&mut self) -> &mut Host {
+        &mut self.host
+    }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

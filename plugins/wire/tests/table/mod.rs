@@ -110,141 +110,70 @@ pub struct Row {
     pub outcomes: [Outcome; 3],
 }
 
-pub fn rows() -> Vec<Row> {
-    use Operation::*;
-    let row = |name, operation, bytes, flagged, fault, target, outcomes| Row {
+/// An operation with valid arguments and without immediate data.
+fn row(
+    name: &'static str,
+    operation: Operation,
+    bytes: usize,
+    target: Target,
+    outcomes: [Outcome; 3],
+) -> Row {
+    Row {
         name,
         operation,
         bytes,
-        flagged,
-        fault,
+        flagged: false,
+        fault: None,
         target,
         outcomes,
-    };
+    }
+}
+
+impl Row {
+    fn flagged(self) -> Row {
+        let flagged = true;
+        Row { flagged, ..self }
+    }
+
+    fn fault(self, fault: u32) -> Row {
+        let fault = Some(fault);
+        Row { fault, ..self }
+    }
+}
+
+pub fn rows() -> Vec<Row> {
+    use Operation::*;
+    use Target::*;
     let (format, length) = (VIP_STATUS_FORMAT_ERROR, VIP_STATUS_LENGTH_ERROR);
     let (protection, refused) = (VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_RDMA_PROT_ERROR);
-    let good = Target::Good;
     let mut rows = vec![
-        row(
-            "E1",
-            Send,
-            100,
-            false,
-            Some(format),
-            good,
-            own_fault(format),
-        ),
-        row(
-            "E2",
-            Send,
-            100,
-            false,
-            Some(protection),
-            good,
-            own_fault(protection),
-        ),
-        row(
-            "E3",
-            Write,
-            100,
-            false,
-            Some(length),
-            good,
-            own_fault(length),
-        ),
+        row("E1", Send, 100, Good, own_fault(format)).fault(format),
+        row("E2", Send, 100, Good, own_fault(protection)).fault(protection),
+        row("E3", Write, 100, Good, own_fault(length)).fault(length),
     ];
     for bytes in [100, 6000] {
-        let fault = Target::RecvFault(format);
-        let unregistered = Target::RecvFault(protection);
+        let (invalid, unregistered) = (RecvFault(format), RecvFault(protection));
+        let receive = |bits| receive_fault(Some(bits));
         rows.extend([
-            row(
-                "E6",
-                Send,
-                bytes,
-                false,
-                None,
-                Target::Nothing,
-                receive_fault(None),
-            ),
-            row(
-                "E7",
-                Send,
-                bytes,
-                false,
-                None,
-                Target::Small,
-                receive_fault(Some(length)),
-            ),
-            row(
-                "E8",
-                Send,
-                bytes,
-                true,
-                None,
-                fault,
-                receive_fault(Some(format)),
-            ),
-            row(
-                "E8",
-                Send,
-                bytes,
-                false,
-                None,
-                unregistered,
-                receive_fault(Some(protection)),
-            ),
-            row(
-                "E11",
-                Write,
-                bytes,
-                true,
-                None,
-                Target::Nothing,
-                receive_fault(None),
-            ),
-            row(
-                "E8 RDMA",
-                Write,
-                bytes,
-                true,
-                None,
-                fault,
-                receive_fault(Some(format)),
-            ),
+            row("E6", Send, bytes, Nothing, receive_fault(None)),
+            row("E7", Send, bytes, Small, receive(length)),
+            row("E8", Send, bytes, invalid, receive(format)).flagged(),
+            row("E8", Send, bytes, unregistered, receive(protection)),
+            row("E11", Write, bytes, Nothing, receive_fault(None)).flagged(),
+            row("E8 RDMA", Write, bytes, invalid, receive(format)).flagged(),
         ]);
-        for target in [
-            Target::RegionClosed,
-            Target::RegionShort,
-            Target::RegionUnknown,
-            Target::ViClosed,
-        ] {
+        for target in [RegionClosed, RegionShort, RegionUnknown, ViClosed] {
             rows.extend([
-                row("E9", Write, bytes, false, None, target, write_fault(None)),
-                row(
-                    "E10",
-                    Write,
-                    bytes,
-                    true,
-                    None,
-                    target,
-                    write_fault(Some(refused)),
-                ),
-                row("E13", Read, bytes, false, None, target, read_fault()),
+                row("E9", Write, bytes, target, write_fault(None)),
+                row("E10", Write, bytes, target, write_fault(Some(refused))).flagged(),
+                row("E13", Read, bytes, target, read_fault()),
             ]);
         }
-        let closed = Target::RegionClosedNothing;
-        rows.push(row(
-            "E10 empty",
-            Write,
-            bytes,
-            true,
-            None,
-            closed,
-            write_fault(None),
-        ));
+        let none = write_fault(None);
+        rows.push(row("E10 empty", Write, bytes, RegionClosedNothing, none).flagged());
         let gone = || outcome(0, None, None, Some(LOST), Some(Cause::Async(COMP_PROT)));
         let dies = [gone(), gone(), gone()];
-        rows.push(row("E16", Send, bytes, false, None, Target::RecvGone, dies));
+        rows.push(row("E16", Send, bytes, RecvGone, dies));
     }
     rows
 }
