@@ -1,5 +1,5 @@
-//! `docs/vipl.lua` and the parser must read the same from the same frames. The capture is written here;
-//! nothing goes over a network.
+//! `docs/vipl.lua` and the parser must read the same fields from the same frames. The capture is written here; no
+//! network is used.
 
 mod sim;
 
@@ -43,7 +43,7 @@ fn frames() -> Vec<Vec<u8>> {
         }
         world.posted(0);
         world.run(4_000_000_000);
-        // The path carries less than before: TRY, TRIED, SLICE.
+        // The path now carries shorter frames only: TRY, TRIED, SLICE.
         world.lines[0].faults.largest = 700;
         for _ in 0..8 {
             script.post(&mut world, 0, level);
@@ -108,7 +108,7 @@ fn list<T: ToString>(of: impl Iterator<Item = T>) -> String {
         .join(",")
 }
 
-/// What the parser reads, as tshark prints it.
+/// The fields that the parser reads, as printed by tshark.
 fn expected(frame: &[u8]) -> Vec<String> {
     let mut row = vec![String::new(); fields().count()];
     let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]).to_string();
@@ -208,7 +208,7 @@ fn compare(name: &str, in_datagrams: bool) {
     );
     let marks = |frame: &Vec<u8>| frame[1] != 255 && frame[31] > 0;
     assert!(frames.iter().any(marks), "marks");
-    // One that is broken, at the end.
+    // A corrupt frame at the end.
     let mut broken = frames[0].clone();
     broken[33] ^= 1;
     let whole = frames.len();
@@ -221,7 +221,7 @@ fn compare(name: &str, in_datagrams: bool) {
     std::fs::write(&file, capture(&frames, in_datagrams)).expect("the capture");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vipl.lua");
     let mut tshark = Command::new("tshark");
-    // No settings of whoever runs the test.
+    // Without the user's own settings.
     tshark
         .env("HOME", &folder)
         .env("WIRESHARK_CONFIG_DIR", &folder);
@@ -249,7 +249,7 @@ fn compare(name: &str, in_datagrams: bool) {
         }
         assert_eq!(row.len(), fields().count());
     }
-    // In a datagram nothing but its CRC tells a frame.
+    // In a datagram only the CRC identifies a frame.
     let broken = if in_datagrams { "" } else { "0" };
     assert_eq!(
         lines[whole].split(';').nth(11),

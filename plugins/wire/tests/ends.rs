@@ -1,4 +1,4 @@
-//! The end of a connection when the link or the peer fails, and its survival when a process was only stopped.
+//! A connection ends when the link or the peer fails, and survives when a process was only stopped.
 
 mod sim;
 
@@ -33,11 +33,11 @@ fn a_dead_link() {
             assert!(world.until(20 * SECOND, over));
             let took = world.now - began;
             assert!((9 * SECOND..10 * SECOND).contains(&took), "{took} ns");
-            let told = outstanding && level != Level::Unreliable;
-            let expected = if told { Cause::Reported } else { LOST };
+            let reported = outstanding && level != Level::Unreliable;
+            let expected = if reported { Cause::Reported } else { LOST };
             assert_eq!(world.sides[1].failed, Some((expected, 0)));
             assert_eq!(world.sides[0].failed, Some((LOST, 0)));
-            if told {
+            if reported {
                 let sends = &world.sides[1].sends;
                 assert_eq!(sends[0].status, Some(VIP_STATUS_TRANSPORT_ERROR));
                 assert_eq!(sends[1].status, None);
@@ -59,7 +59,7 @@ fn a_stopped_process_goes_on() {
     assert_eq!(world.sides[0].recvs_done, 1);
 }
 
-/// E14: what was complete before VipDisconnect has been received before the other side learns of it.
+/// E14: operations that completed before VipDisconnect are received before the peer is informed of it.
 #[test]
 fn an_orderly_end_comes_after_everything() {
     for level in LEVELS {
@@ -72,16 +72,16 @@ fn an_orderly_end_comes_after_everything() {
         let sent = |world: &World| world.sides[1].sends_done == 20;
         assert!(world.until(SECOND, sent));
         world.close(1, Reason::Disconnected);
-        let heard = |world: &World| world.sides[0].failed.is_some();
-        assert!(world.until(SECOND, heard));
+        let informed = |world: &World| world.sides[0].failed.is_some();
+        assert!(world.until(SECOND, informed));
         assert_eq!(world.sides[0].failed, Some((Cause::Disconnected, 0)));
         let complete = world.sides[0].recvs_done;
         assert!(level == Level::Unreliable || complete == 20, "{complete}");
     }
 }
 
-/// The agent's report that the peer has disconnected may arrive before the peer's last frames: what the peer has
-/// received is complete all the same (COMPAT-08). If they never arrive, the connection ends a moment later.
+/// The agent's report of a disconnect may arrive before the peer's last frames. Operations that the peer has received
+/// complete nevertheless (COMPAT-08). If the frames never arrive, the connection ends after a short delay.
 #[test]
 fn the_agent_is_faster_than_the_last_frames() {
     for cut in [false, true] {
@@ -112,8 +112,8 @@ fn the_agent_is_faster_than_the_last_frames() {
     }
 }
 
-/// The peer may have no processor, or the link lose frames, for longer than the agents need: its CLOSE is repeated, and
-/// awaited (COMPAT-08).
+/// If the peer has no processor, or the link loses frames, the CLOSE may arrive long after the agent's report: it is
+/// repeated, and this side waits for it (COMPAT-08).
 #[test]
 fn the_last_frames_come_long_after_the_agents_word() {
     let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
@@ -175,8 +175,8 @@ fn a_link_that_dies_under_rdma() {
     }
 }
 
-/// A write on an Unreliable connection lands whole by the rights of its first frame, although they change
-/// under it (spec §3.19); not into memory that is deregistered.
+/// A write on an Unreliable connection is placed as a whole with the rights of its first frame, even if they change
+/// meanwhile (spec §3.19), but not into deregistered memory.
 #[test]
 fn rights_are_those_of_the_first_frame() {
     const BYTES: usize = 20_000;

@@ -1,5 +1,5 @@
-//! The error table of spec §6.4 on the three levels: what each side's descriptors, asynchronous errors and
-//! states say. Side 1 does something, side 0 is ready for it or not.
+//! The error table of spec §6.4 on the three levels: descriptors, asynchronous errors and states of both sides. Side
+//! 1 posts an operation, for which side 0 is prepared or not.
 
 mod sim;
 mod table;
@@ -63,7 +63,7 @@ fn check(row: &Row, level: Level, expected: &Outcome) {
         });
     };
     post(&mut world, row.operation, remote, row.flagged, row.fault);
-    // One more that must have no effect once the connection is dead.
+    // Another operation, which must have no effect once the connection is broken.
     if expected.sender.is_some() {
         let area = world.sides[0].area(row.bytes, UNTOUCHED);
         post(
@@ -117,7 +117,7 @@ fn check_outcome(world: &World, row: &Row, expected: &Outcome, name: &str) {
         Operation::Read => VIP_STATUS_OP_RDMA_READ,
     };
     if expected.sender == Some(LOST) {
-        // Nothing to blame the send for: it is flushed by the host, unless it was complete before.
+        // The send has not failed: the host flushes it, unless it is complete.
         assert!(
             status.is_none_or(|status| status == opcode),
             "{name}: {status:?}"
@@ -146,25 +146,25 @@ fn check_outcome(world: &World, row: &Row, expected: &Outcome, name: &str) {
         );
     }
     for (code, opcode) in &receiver.raised {
-        let told = if *code == EMPTY {
+        let reported = if *code == EMPTY {
             VIP_STATUS_OP_RECEIVE
         } else {
             VIP_STATUS_OP_REMOTE_RDMA_WRITE
         };
-        assert_eq!(*opcode, told, "{name}: OpCode");
+        assert_eq!(*opcode, reported, "{name}: OpCode");
     }
     if let Some((Cause::Async(code), opcode)) = receiver.failed {
-        let told = match code {
+        let reported = match code {
             EMPTY | COMP_PROT => VIP_STATUS_OP_RECEIVE,
             RDMAW_PROT => VIP_STATUS_OP_REMOTE_RDMA_WRITE,
             RDMAR_PROT => VIP_STATUS_OP_RDMA_READ,
             _ => 0,
         };
-        assert_eq!(opcode, told, "{name}: OpCode of the end");
+        assert_eq!(opcode, reported, "{name}: OpCode of the end");
     }
 }
 
-/// A message still goes through.
+/// The connection still carries a message.
 fn survives(world: &mut World, name: &str) {
     let area = world.sides[0].area(300, UNTOUCHED);
     if world.sides[0].recvs_done == world.sides[0].recvs.len() {
@@ -194,8 +194,8 @@ fn the_error_table() {
     }
 }
 
-/// Of ten sends of which the third fails, the first two succeed and the rest takes no effect (DERR-20),
-/// however they share frames.
+/// If the third of ten sends fails, the first two succeed and the others have no effect (DERR-20), however they share
+/// frames.
 #[test]
 fn the_third_of_ten_is_blamed() {
     for (level, error) in [
@@ -218,8 +218,8 @@ fn the_third_of_ten_is_blamed() {
     }
 }
 
-/// E4: on Unreliable a message of which a part is lost is told by the receive descriptor, and the next one
-/// arrives; on the reliable levels it is repaired.
+/// E4: if a part of a message is lost on an Unreliable connection, the receive descriptor reports it and the next
+/// message arrives; on the reliable levels the part is retransmitted.
 #[test]
 fn a_lost_piece() {
     for level in LEVELS {
@@ -227,7 +227,7 @@ fn a_lost_piece() {
         let (at, rest) = (world.now, 30_000);
         world.room = 2;
         world.call(1, |connection, now, host| connection.posted(now, host));
-        // Two pieces have left; the device sends the next two into the cut.
+        // Two pieces have been sent; the next two are lost in the cut.
         world.lines[1].faults.cut = Some((at + 1, at + rest));
         world.run(3 * SECOND);
         let recvs = &world.sides[0].recvs;

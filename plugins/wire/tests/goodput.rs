@@ -1,5 +1,4 @@
-//! The share of a link's rate that remains when it loses frames, in virtual time: independent of the speed of the
-//! machine.
+//! Goodput of a link that loses frames, in virtual time: independent of the speed of the machine.
 
 mod sim;
 
@@ -68,7 +67,7 @@ fn one_percent_of_loss_costs_less_than_half() {
     }
 }
 
-/// If two hosts send faster than the link, losses remain a small part of what arrives.
+/// If two hosts send faster than the link, only a small share of the frames is lost.
 #[test]
 fn a_slow_line_is_not_flooded() {
     for queue in [32_000, 128_000] {
@@ -86,9 +85,9 @@ fn a_slow_line_is_not_flooded() {
     }
 }
 
-/// Applications that sleep: frames wake them, and a thread serves their deadlines once in a millisecond. Sometimes they
-/// have no processor for some milliseconds. That is no loss, and loss must not limit them to one burst in each of those
-/// milliseconds.
+/// Sleeping applications: frames wake them up, and a thread serves their deadlines once per millisecond. Sometimes
+/// they have no processor for some milliseconds. This must not count as loss, and loss must not limit them to one
+/// burst per millisecond.
 #[test]
 fn programs_that_sleep_keep_the_line_busy() {
     const MS: u64 = 1_000_000;
@@ -109,7 +108,7 @@ fn programs_that_sleep_keep_the_line_busy() {
             ..Faults::NONE
         };
         let mut world = World::new(77, Level::Delivery, 9000, faults);
-        (world.poll_ns, world.nap_ns, world.stalls) = (30_000, MS, stalls);
+        (world.poll_ns, world.sleep_ns, world.stalls) = (30_000, MS, stalls);
         let took = stream_in(&mut world, 65_536, COUNT, 64);
         let rate = COUNT as u64 * 65_536 * 1000 / took;
         let stats = world.sides[1].connection.as_ref().map(|c| c.stats());

@@ -1,5 +1,5 @@
-//! A hostile peer, and a network on which every host can send. Whatever arrives: no panic, no byte outside of what is
-//! permitted, and at most the loss of this connection. The simulated host checks every access.
+//! A hostile peer, and a network on which every host can send. Arbitrary frames must not cause a panic or an access
+//! outside the permitted memory; at most this connection is lost. The simulated host checks every access.
 
 mod sim;
 
@@ -13,7 +13,7 @@ use vipl_wire::*;
 
 const KEY: u64 = 0x0123_4567_89AB_CDEF;
 
-/// Corrects the CRC, if the length of the frame permits.
+/// Corrects the CRC if the frame is long enough.
 fn seal(frame: &mut [u8]) {
     let length = usize::from(u16::from_be_bytes([frame[6], frame[7]]));
     if (HEADER + TRAILER..=frame.len()).contains(&length) {
@@ -77,7 +77,7 @@ fn victim(level: Level) -> Victim {
 }
 
 impl Victim {
-    fn hear(&mut self, frame: &[u8], rng: &mut Random) -> Received {
+    fn receive(&mut self, frame: &[u8], rng: &mut Random) -> Received {
         self.now += rng.below(50_000);
         let received = self.connection.received(frame, self.now, &mut self.host);
         if rng.below(1000) < 300 {
@@ -182,7 +182,7 @@ fn forged(rng: &mut Random, host: &Host) -> Vec<u8> {
             frame[HEADER..at].fill_with(|| rng.next_u64() as u8);
         }
         Kind::Slice => {
-            // Whole frames of one part in two slices, and all that is not.
+            // Whole frames of one part in two slices, and invalid ones.
             let (part, bytes) = part(rng, (open.at as u64, open.handle));
             let body = HEADER + 8;
             part.emit(&mut frame[body..]);
@@ -204,7 +204,7 @@ fn forged(rng: &mut Random, host: &Host) -> Vec<u8> {
             frame[HEADER..HEADER + 2].copy_from_slice(&length.to_be_bytes());
         }
         _ => {
-            // Rarely, so that other content is tried, too.
+            // Rarely: most of these end the connection.
             if rng.below(1000) < 900 {
                 return Vec::new();
             }
@@ -233,7 +233,7 @@ fn forged(rng: &mut Random, host: &Host) -> Vec<u8> {
     frame
 }
 
-/// As a seed, so that a finding can be reproduced.
+/// The seeds to run; the environment selects one to reproduce a finding.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| {
         std::env::var(name)
@@ -272,7 +272,7 @@ fn mutated_frames_do_no_harm() {
                 if frame.len() >= HEADER {
                     seal(&mut frame);
                 }
-                let received = victim.hear(&frame, &mut rng);
+                let received = victim.receive(&frame, &mut rng);
                 taken += u64::from(received == Received::Taken);
             }
         }
@@ -298,7 +298,7 @@ fn forged_frames_do_no_harm() {
         let mut victim = victim(level(seed));
         for _ in 0..40 {
             let frame = forged(&mut rng, &victim.host);
-            victim.hear(&frame, &mut rng);
+            victim.receive(&frame, &mut rng);
         }
         victim.check();
         ended += u64::from(!victim.connection.is_open());
@@ -382,7 +382,7 @@ fn a_stray_close_is_confirmed() {
     assert!(!closing.is_done());
     closing.received(&answer, &mut host);
     assert!(closing.is_done());
-    // Without an answer it ends, too.
+    // It also ends without an answer.
     let connection = Connection::new(&config(0, KEY, Level::Delivery, 1500, 0));
     let mut closing = connection.close(Reason::Disconnected, 0, &mut host);
     while !closing.is_done() {
@@ -393,7 +393,7 @@ fn a_stray_close_is_confirmed() {
     assert!(host.out.len() > 5);
 }
 
-/// With a secret: what was made without it, or with another one, or has been here before, has no effect.
+/// With a secret: frames made without it, frames made with another one, and replayed frames have no effect.
 #[test]
 fn frames_without_the_secret_have_no_effect() {
     let mut world = World::new(7, Level::Delivery, 1500, Faults::NONE);
@@ -416,15 +416,15 @@ fn frames_without_the_secret_have_no_effect() {
         });
     };
     for (from, frame) in &log {
-        // As it was, again.
+        // Replayed.
         refused(&mut world, 1 - from, frame);
-        // With the next number, and as of another secret.
+        // With the next number, and with another secret.
         let mut forged = frame.clone();
         let end = forged.len() - TRAILER;
         forged[end - SEAL..end - SEAL + 8].copy_from_slice(&u64::from(u32::MAX).to_be_bytes());
         seal(&mut forged);
         refused(&mut world, 1 - from, &forged);
-        // Without a seal, as somebody makes it who has read the key.
+        // Without a seal, as forged by a host that has read the key.
         let (header, body) = Header::parse(frame).unwrap();
         let mut bare = frame.clone();
         let header = Header { flags: 0, ..header };
@@ -439,7 +439,7 @@ fn frames_without_the_secret_have_no_effect() {
     let mut frame = [0; 100];
     let bytes = close.emit(&mut frame, CLOSE_BODY);
     refused(&mut world, 1 - log[0].0, &frame[..bytes]);
-    // And everything goes on.
+    // The connection still works.
     for _ in 0..20 {
         script.post(&mut world, 0, Level::Delivery);
     }
@@ -451,7 +451,7 @@ fn frames_without_the_secret_have_no_effect() {
     assert!(stats.wrong_seal > 40, "{stats:?}");
 }
 
-/// Without a secret a frame with a seal is refused: nobody could have agreed on it.
+/// Without a secret a frame with a seal is refused.
 #[test]
 fn seals_without_a_secret_are_refused() {
     let frames = |seed: u64| {
@@ -472,7 +472,7 @@ fn seals_without_a_secret_are_refused() {
     });
 }
 
-/// A side that has forgotten the connection cannot seal its answer to a CLOSE, which counts all the same.
+/// A side that has forgotten the connection cannot seal its answer to a CLOSE; the answer is accepted nevertheless.
 #[test]
 fn a_sealed_close_is_confirmed_by_a_stranger() {
     let mut host = Host::new(1500, 0);

@@ -54,8 +54,8 @@ fn count(world: &World, side: usize, kind: Kind) -> usize {
         .count()
 }
 
-/// RDMA-21: a fenced send from the buffer of a read carries what was read. Without the fence it starts at
-/// once, but under Reliable Reception.
+/// RDMA-21: a fenced send from the buffer of a read carries the data of the read. Without the fence it starts at
+/// once, except with Reliable Reception.
 #[test]
 fn a_fence_waits_for_the_read() {
     for level in [Level::Delivery, Level::Reception] {
@@ -117,7 +117,7 @@ fn many_reads() {
     }
 }
 
-/// 64 messages of 8 bytes that are queued at once need one frame of 1500 bytes.
+/// 64 messages of 8 bytes that are posted together need one frame of 1500 bytes.
 #[test]
 fn small_messages_share_a_frame() {
     for level in [Level::Unreliable, Level::Delivery] {
@@ -135,7 +135,7 @@ fn small_messages_share_a_frame() {
     }
 }
 
-/// Data that follows soon carries the acknowledgement; otherwise it is sent separately.
+/// Data sent soon afterwards carries the acknowledgement; otherwise the acknowledgement is sent separately.
 #[test]
 fn acknowledgements_ride_along() {
     let mut world = world(Level::Delivery);
@@ -159,7 +159,7 @@ fn acknowledgements_ride_along() {
     );
 }
 
-/// A caller that is idle need not wait.
+/// An idle caller sends the acknowledgement without waiting.
 #[test]
 fn an_owed_acknowledgement_can_be_asked_for() {
     let mut world = world(Level::Delivery);
@@ -178,7 +178,7 @@ fn an_owed_acknowledgement_can_be_asked_for() {
     });
 }
 
-/// Operations without bytes: nothing of the remote range is checked, receives are used as always.
+/// Operations without bytes: the remote range is not checked, and receives are consumed as usual.
 #[test]
 fn operations_without_bytes() {
     for level in [Level::Unreliable, Level::Delivery, Level::Reception] {
@@ -206,10 +206,13 @@ fn operations_without_bytes() {
                 .is_some_and(|status| status & VIP_STATUS_ERROR_MASK == 0)
         }));
         let results = world.sides[1].results();
-        let told = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
+        let reported = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
         assert_eq!(
             results,
-            [Some((VIP_STATUS_OP_RECEIVE, 0, 0)), Some((told, 0, 4711))]
+            [
+                Some((VIP_STATUS_OP_RECEIVE, 0, 0)),
+                Some((reported, 0, 4711))
+            ]
         );
         for buffer in buffers {
             assert!(world.sides[1].is_filled(&buffer, UNTOUCHED));
@@ -240,8 +243,8 @@ fn immediate_data_without_the_flag() {
     }
 }
 
-/// Memory that the application deregisters while a message waits for retransmission: the send fails, and what was sent
-/// before it is complete.
+/// The application deregisters memory while a message waits for retransmission: the send fails, and earlier ones
+/// complete.
 #[test]
 fn memory_that_goes_before_it_is_sent_again() {
     let mut world = world(Level::Delivery);
@@ -250,7 +253,7 @@ fn memory_that_goes_before_it_is_sent_again() {
         let local = world.sides[0].area(4000, 5);
         world.sides[0].sends.push(send(Operation::Send, &local));
     }
-    // The second message is lost on its way, then deregistered.
+    // The second message is lost, then its memory is deregistered.
     world.room = 3;
     world.posted(0);
     world.room = usize::MAX;
@@ -294,7 +297,7 @@ fn memory_that_goes_before_the_answer() {
     assert!(world.sides[1].failed.is_some());
 }
 
-/// A device without a lock in common with the program, such as a card, sees posts at any time.
+/// A device that shares no lock with the application, such as a card, sees posts at any time.
 #[test]
 fn what_is_posted_while_a_message_leaves_leaves_too() {
     for bytes in [100, 1400, 5000] {
@@ -315,7 +318,7 @@ fn what_is_posted_while_a_message_leaves_leaves_too() {
     }
 }
 
-/// E3, E8: memory that passed the check and cannot be accessed.
+/// E3, E8: memory passes the check but cannot be accessed.
 #[test]
 fn memory_that_vanishes_fails_the_descriptor() {
     for (bytes, side) in [(100, 0), (5000, 0), (100, 1), (5000, 1)] {

@@ -1,5 +1,5 @@
-//! What the path carries, in virtual time: the search for its MTU, paths that shrink and grow while frames are under
-//! way, and black holes, on which long frames vanish without a word.
+//! The path in virtual time: the search for its MTU, paths that shrink and grow while frames are in flight, and black
+//! holes, which drop long frames silently.
 
 mod sim;
 
@@ -14,7 +14,7 @@ const DATA: u8 = 1;
 const TRY: u8 = 6;
 const SLICE: u8 = 8;
 
-/// A path of two milliseconds and 25 MB/s, which carries frames of at most so many bytes.
+/// A path of two milliseconds and 25 MB/s with a limited frame size.
 fn path(largest: usize) -> Faults {
     Faults {
         rate: 25,
@@ -42,7 +42,7 @@ fn world(mtu: u16, shared: bool, seal: Option<SealKey>, faults: Faults) -> World
     world
 }
 
-/// Posts so many messages from side 1 to side 0.
+/// Posts messages from side 1 to side 0.
 fn post(world: &mut World, messages: usize) {
     for fill in 0..messages {
         let from = world.sides[1].area(BYTES, fill as u8 | 1);
@@ -53,7 +53,7 @@ fn post(world: &mut World, messages: usize) {
     world.posted(1);
 }
 
-/// Everything posted has arrived, byte for byte, within so many seconds.
+/// Checks that everything posted arrives in time, byte for byte.
 fn arrive(world: &mut World, seconds: u64) {
     let done = |world: &World| world.sides[1].sends_done == world.sides[1].sends.len();
     assert!(world.until(seconds * SECOND, done), "all is acknowledged");
@@ -113,14 +113,14 @@ fn the_size_is_found_and_nothing_longer_is_sent() {
                 found <= largest && largest - found < 8,
                 "{mtu} {largest}: {found}"
             );
-            // The loss of a TRY is no loss: nothing is sent again, and the window does not shrink.
+            // The loss of a TRY does not count: nothing is retransmitted, and the window does not shrink.
             assert_eq!((world.sent_again(), black_holes(&world)), (0, 0));
             assert!(longest(&mut world, DATA) <= largest, "no DATA was too long");
             post(&mut world, 4);
             arrive(&mut world, 10);
             assert_eq!(longest(&mut world, DATA), found, "the size is used");
-            let told = (found != 1200).then_some((found as u16, false));
-            assert_eq!(world.sides[1].carries, told, "the owner knows");
+            let reported = (found != 1200).then_some((found as u16, false));
+            assert_eq!(world.sides[1].carries, reported, "the owner knows");
         }
     }
 }
@@ -146,7 +146,7 @@ fn a_path_that_shrinks_and_grows_is_followed() {
             post(&mut world, 40);
             arrive(&mut world, 20);
             assert_eq!(size(&world), 1472);
-            // In the midst of a transfer.
+            // During a transfer.
             post(&mut world, 40);
             world.run(20_000_000);
             world.lines[1].faults.largest = 1300;
@@ -166,7 +166,7 @@ fn a_path_that_shrinks_and_grows_is_followed() {
                 longest(&mut world, SLICE) > 1000,
                 "what had left was sent in slices"
             );
-            // Other things are not sent again for it.
+            // Other frames are not retransmitted because of it.
             let again = world.sent_again();
             post(&mut world, 40);
             arrive(&mut world, 20);
@@ -209,7 +209,7 @@ fn a_black_hole_on_a_link_is_found() {
     assert!((1493..=1500).contains(&size(&world)), "{}", size(&world));
 }
 
-/// A path that loses everything, or much, is no black hole.
+/// A path that loses all or many frames is no black hole.
 #[test]
 fn a_cut_and_losses_by_chance_change_nothing() {
     let mut world = world(1472, true, None, path(1472));
@@ -238,7 +238,7 @@ fn a_cut_and_losses_by_chance_change_nothing() {
     assert!(size(&world) >= 1464, "{}", size(&world));
 }
 
-/// Unreliable connections learn of a smaller path although nothing is acknowledged.
+/// Unreliable connections detect a smaller path although nothing is acknowledged.
 #[test]
 fn unreliable_connections_follow_too() {
     let mut world = World::new(5, Level::Unreliable, 1472, path(1472));
@@ -257,8 +257,8 @@ fn unreliable_connections_follow_too() {
     assert!((1293..=1300).contains(&size(&world)), "{}", size(&world));
 }
 
-/// A router translates addresses and forgets those of one side. With seals the other side follows the newest frame, and
-/// nothing is lost; a frame from before that arrives late, or again, does not lead it back.
+/// A router translates addresses and forgets those of one side. With seals the other side follows the newest frame,
+/// and nothing is lost. An older frame that arrives late or twice does not lead it back.
 #[test]
 fn with_seals_the_peer_is_followed() {
     for moves in 0..2 {
@@ -276,7 +276,7 @@ fn with_seals_the_peer_is_followed() {
             let (seen, known) = (world.sides[moves].port, world.sides[1 - moves].to_port);
             assert_eq!(seen, known, "side {moves}");
         }
-        // Nobody has anything to send: the PROBE of a silent side is enough.
+        // Nothing is posted: the PROBE of a silent side is sufficient.
         world.rebind(moves);
         world.run(4 * SECOND);
         post(&mut world, 1);
@@ -284,7 +284,8 @@ fn with_seals_the_peer_is_followed() {
     }
 }
 
-/// Without seals anybody who has seen a frame could have others follow him: the connection ends.
+/// Without seals any host that has seen a frame could redirect the connection, so it is not followed: the connection
+/// ends.
 #[test]
 fn without_seals_nobody_is_followed() {
     let mut world = world(1472, true, None, path(0));

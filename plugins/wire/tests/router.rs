@@ -1,5 +1,5 @@
-//! A path across routers, in virtual time: one queue before a slow line, and another flow in it. What is shared is shared
-//! fairly, and what is there is used.
+//! A path across routers, in virtual time: one queue before a slow line, and another flow in it. The line is shared
+//! fairly and used fully.
 
 mod sim;
 
@@ -34,8 +34,8 @@ fn world(faults: Faults) -> World {
     world
 }
 
-/// Side 1 has always something to send, for so many seconds. Gives the bytes that have been acknowledged in the last
-/// three quarters of that, of side 1 and of the other flow.
+/// Side 1 always has data to send. Returns the bytes acknowledged in the last three quarters of the time, of side 1
+/// and of the other flow.
 fn send_for(world: &mut World, seconds: u64) -> (u64, u64) {
     let from = world.sides[1].area(BYTES, 9);
     let to = world.sides[0].area(BYTES, UNTOUCHED);
@@ -79,7 +79,7 @@ fn beside_cubic_each_has_its_share() {
         for late in [false, true] {
             let mut world = world(path(rate, latency_ns, queue));
             if late {
-                // The other flow finds the line in use.
+                // The line is in use when the other flow begins.
                 send_for(&mut world, 4);
             }
             world.begin_rival(1);
@@ -96,7 +96,7 @@ fn beside_cubic_each_has_its_share() {
     }
 }
 
-/// The other flow never waits for a retransmission, so it is better than any real one.
+/// The other flow never waits for a retransmission, so it is faster than any real one.
 #[test]
 fn at_loss_the_goodput_is_near_that_of_cubic() {
     for (loss, latency_ns) in [
@@ -120,8 +120,8 @@ fn at_loss_the_goodput_is_near_that_of_cubic() {
     }
 }
 
-/// Frames that are held back until others have passed are late, not lost: at most a part of the rate is lost with the
-/// order. Held for longer than a quarter of the round trip, they are first sent again needlessly.
+/// Reordered frames are late, not lost: reordering costs a part of the rate at most. Frames that are delayed by more
+/// than a quarter of the round trip are retransmitted needlessly at first.
 #[test]
 fn a_path_that_changes_the_order_keeps_its_rate() {
     for (loss, share_held, hold_ns, least) in [
@@ -153,14 +153,14 @@ fn a_path_that_changes_the_order_keeps_its_rate() {
     }
 }
 
-/// Alone, it uses the line, and does not fill a queue that is deep.
+/// A single flow uses the line and does not fill a deep queue.
 #[test]
 fn alone_it_uses_the_line() {
     for (rate, latency_ns, queue) in [
         (1, 20_000_000, 100_000),
         (12, 5_000_000, 120_000),
         (60, 1_000_000, 120_000),
-        // More than 256 frames are on their way.
+        // More than 256 frames are in flight.
         (125, 5_000_000, 1_000_000),
     ] {
         let mut world = world(path(rate, latency_ns, queue));
@@ -181,7 +181,7 @@ fn alone_it_uses_the_line() {
     }
 }
 
-/// The path is cut for a while, and comes back slower: the sender finds its rate again.
+/// The path is cut for a while and is slower afterwards: the sender adapts to its rate.
 #[test]
 fn a_path_that_changes_is_followed() {
     let mut world = world(path(12, 5_000_000, 120_000));
@@ -195,7 +195,7 @@ fn a_path_that_changes_is_followed() {
     assert!(used > 0.75, "{used:.2} of the line");
 }
 
-/// A router that marks is heeded before it has to drop anything.
+/// The sender responds to the marks of a router before frames are dropped.
 #[test]
 fn marks_replace_losses() {
     for (rate, latency_ns, queue, above) in [
@@ -223,7 +223,7 @@ fn marks_replace_losses() {
     }
 }
 
-/// Where both heed marks, each has its share, too.
+/// If both flows respond to marks, each gets its share.
 #[test]
 fn marks_are_shared_fairly() {
     for (rate, latency_ns) in [(12, 5_000_000), (12, 20_000_000), (60, 1_000_000)] {
@@ -243,7 +243,7 @@ fn marks_are_shared_fairly() {
     }
 }
 
-/// Routers that do with marks what they should not cost a moment at the beginning.
+/// Routers that handle marks wrongly cost a short time at the beginning only.
 #[test]
 fn a_path_that_mangles_marks_does_no_harm() {
     let clean = path(12, 5_000_000, 120_000);

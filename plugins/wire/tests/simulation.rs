@@ -1,6 +1,5 @@
-//! Many small worlds, each from a seed: two applications exchange messages over a network that loses, doubles,
-//! reorders, breaks, delays and cuts. `VIPL_SEED=N` runs one of them again,
-//! `VIPL_SEEDS=N` runs more of them.
+//! Many small worlds, each from a seed: two applications exchange messages over a network that loses, duplicates,
+//! reorders, corrupts, delays and is cut. `VIPL_SEED=N` repeats one of them, `VIPL_SEEDS=N` runs more.
 
 mod sim;
 
@@ -15,18 +14,18 @@ use vipl_wire::{Cause, Level, Reason};
 const SEEDS: u64 = 200;
 const SECOND: u64 = 1_000_000_000;
 
-/// What a world does beside carrying messages.
+/// Event of a world besides carrying messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Story {
     /// Faults all the time.
     Faults,
-    /// The network is cut for a while, and healed before anybody is taken for dead.
+    /// The network is cut for a while, and restored before a peer counts as dead.
     Cut,
     /// The network is cut for good.
     CutForGood,
-    /// One side dies without a word.
+    /// One side dies silently.
     Crash,
-    /// One side leaves in the middle.
+    /// One side disconnects.
     Leave,
     /// The network carries shorter frames than before, perhaps in fragments of the longer ones.
     Shrink,
@@ -71,8 +70,8 @@ fn is_quiet(world: &World) -> bool {
 }
 
 fn is_over(world: &World) -> bool {
-    let told = |side: &sim::world::Side| side.crashed || side.host.failed.is_some();
-    world.sides.iter().all(told)
+    let reported = |side: &sim::world::Side| side.crashed || side.host.failed.is_some();
+    world.sides.iter().all(reported)
 }
 
 fn run(seed: u64) -> Outcome {
@@ -160,8 +159,8 @@ fn run(seed: u64) -> Outcome {
             "no progress in {level:?}, {story:?}: {}",
             describe(&world)
         );
-        // Frames of Unreliable messages may still be under way; and a side that has moved and is silent is found by its
-        // next PROBE, while one that closes looks for nobody.
+        // Frames of Unreliable messages may still be in flight. A silent side that has moved is found by its next
+        // PROBE; a side that closes does not search for its peer.
         world.run(if story == Story::Shrink { 10 } else { 1 } * SECOND);
     }
     check(&mut scripts, &world, level, ordered);
@@ -187,7 +186,7 @@ fn check(scripts: &mut [Script; 2], world: &World, level: Level, ordered: bool) 
     }
 }
 
-/// Where the two sides stand.
+/// The state of both sides.
 fn describe(world: &World) -> String {
     let mut text = format!("{:?}", world.lines[0].faults);
     for side in &world.sides {
@@ -214,7 +213,7 @@ fn finish(world: &mut World, story: Story, level: Level) {
                     side.host.failed, None,
                     "faults that can be repaired are repaired"
                 );
-                // What cannot be repaired is told for that message only.
+                // An unrepairable loss is reported for that message only.
                 assert!(level == Level::Unreliable || side.host.raised.is_empty());
             }
             world
@@ -222,8 +221,11 @@ fn finish(world: &mut World, story: Story, level: Level) {
                 .iter_mut()
                 .for_each(|line| line.faults.cut = None);
             world.close(1, Reason::Disconnected);
-            let heard = |world: &World| world.sides[0].failed.is_some();
-            assert!(world.until(20 * SECOND, heard), "the end was not heard");
+            let informed = |world: &World| world.sides[0].failed.is_some();
+            assert!(
+                world.until(20 * SECOND, informed),
+                "the end was not detected"
+            );
             assert_eq!(world.sides[0].failed, Some((Cause::Disconnected, 0)));
             world.close(0, Reason::Disconnected);
             let done = |world: &World| {
@@ -244,7 +246,7 @@ fn finish(world: &mut World, story: Story, level: Level) {
                 let blamed = side.host.sends[..side.host.sends_done].iter().any(|send| {
                     send.status.unwrap_or(0) & VIP_STATUS_ERROR_MASK == VIP_STATUS_TRANSPORT_ERROR
                 });
-                assert_eq!(blamed, cause == Cause::Reported, "told once");
+                assert_eq!(blamed, cause == Cause::Reported, "reported once");
                 let outstanding = side.host.sends_done < side.host.sends.len();
                 assert!(cause == Cause::Reported || level == Level::Unreliable || !outstanding);
                 let known = [
@@ -291,7 +293,7 @@ fn two_hundred_worlds() {
         ns / SECOND
     );
     assert!(failed.is_empty(), "failing seeds: {failed:?}");
-    // The worlds must be worth it.
+    // The worlds must contain enough faults.
     if one.is_none() {
         assert!(
             lost > 1000 && again > 500,

@@ -1,4 +1,4 @@
-//! More threads than processors: a process that only waits for a processor does not count as dead. A dead one is still
+//! More threads than processors: a process that waits for a processor does not count as dead, and a dead one is still
 //! detected.
 
 mod sim;
@@ -43,7 +43,7 @@ fn waiting_frames_count_before_deadlines() {
             }
             world.sides[1].sends.push(send);
             world.posted(1);
-            // The peer hears this process on other connections.
+            // Frames of this process arrive at the peer on other connections.
             world.sides[1].peer_last_received = Some(world.now);
             world.run(SECOND);
         }
@@ -54,8 +54,8 @@ fn waiting_frames_count_before_deadlines() {
     }
 }
 
-/// One retransmission timeout, then this side has no processor for long, and the answers of that time are lost. The
-/// time in between does not count.
+/// After one retransmission timeout this side has no processor for a long time, and answers are lost meanwhile. This
+/// time does not count.
 #[test]
 fn a_timeout_does_not_continue_while_this_side_is_stopped() {
     for level in RELIABLE {
@@ -74,7 +74,7 @@ fn a_timeout_does_not_continue_while_this_side_is_stopped() {
     }
 }
 
-/// A side that seldom runs has looked a few times in nine seconds. That proves nothing.
+/// A side that seldom runs has polled only a few times in nine seconds, which proves nothing.
 #[test]
 fn a_few_looks_are_not_enough() {
     for level in LEVELS {
@@ -89,7 +89,7 @@ fn a_few_looks_are_not_enough() {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
             assert_eq!(world.sides[1].failed, None, "{level:?} {messages}");
-            // After many looks it is dead.
+            // After many polls the peer is dead.
             while world.now < began + 60 * SECOND {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
@@ -98,7 +98,7 @@ fn a_few_looks_are_not_enough() {
     }
 }
 
-/// Each side runs for a moment every three seconds and never at the same time as the other; every second frame is lost.
+/// Each side runs briefly every three seconds, never at the same time as the other; every second frame is lost.
 #[test]
 fn two_that_never_run_at_the_same_time() {
     for level in LEVELS {
@@ -111,8 +111,8 @@ fn two_that_never_run_at_the_same_time() {
                 world.stop(1 - round % 2, 29 * SECOND / 10);
                 world.run(14 * SECOND / 10);
             }
-            let heard = |line: &Line| line.frames > 10;
-            assert!(world.lines.iter().all(heard), "nobody has run");
+            let informed = |line: &Line| line.frames > 10;
+            assert!(world.lines.iter().all(informed), "neither side has run");
             nobody_failed(&world);
         }
     }
@@ -140,7 +140,7 @@ fn silence_does_not_count_as_being_stuck() {
     }
 }
 
-/// A network that carries small frames only: the peer answers, and there is no progress.
+/// A network that carries only small frames: the peer answers, but there is no progress.
 #[test]
 fn a_peer_that_answers_and_gets_nothing_is_as_good_as_dead() {
     for level in RELIABLE {
@@ -161,8 +161,8 @@ fn a_peer_that_answers_and_gets_nothing_is_as_good_as_dead() {
     }
 }
 
-/// One connection whose frames are all lost while its process is heard on others. When that ends, nine seconds are
-/// left; and it has a limit.
+/// All frames of one connection are lost while frames of the peer's process arrive on others. When those end, nine
+/// seconds remain; and there is a limit.
 #[test]
 fn a_process_that_is_heard_elsewhere_lives() {
     for level in LEVELS {

@@ -1,5 +1,5 @@
-//! The last eight bytes of RDMA, which programs poll: they travel in one frame and become visible together, after all others
-//! (spec §5.4, COMPAT-15), whatever the length, the size of frames, and the losses.
+//! The last eight bytes of RDMA, which applications poll: they travel in one frame and become visible together, after
+//! all others (spec §5.4, COMPAT-15), independently of length, frame size and losses.
 
 mod sim;
 
@@ -9,7 +9,7 @@ use sim::world::{World, config};
 use vipl_wire::{Config, Connection, Header, Kind, Level, Operation, PartKind, Parts};
 
 const SECOND: u64 = 1_000_000_000;
-/// What interfaces carry: the least, IPv6's least, Ethernet with and without IP, jumbo frames; and odd ones.
+/// Frame sizes of interfaces: the minimum, that of IPv6, Ethernet with and without IP, jumbo frames; and odd ones.
 const MTUS: [u16; 9] = [256, 548, 1232, 1247, 1464, 1472, 1500, 8972, 9000];
 
 fn world(level: Level, mtu: u16, seal: bool, faults: Faults) -> World {
@@ -25,7 +25,7 @@ fn world(level: Level, mtu: u16, seal: bool, faults: Faults) -> World {
     world
 }
 
-/// Posts an operation of so many bytes at side 0. Returns the side whose memory it writes, and where.
+/// Posts an operation at side 0. Returns the side whose memory it writes, and where.
 fn post(world: &mut World, operation: Operation, bytes: usize) -> (usize, usize) {
     let local = world.sides[0].area(bytes, 0x5A);
     let remote = world.sides[1].area(bytes, 0x5A);
@@ -110,8 +110,8 @@ fn no_part_ends_within_the_last_eight_bytes() {
     }
 }
 
-/// An application looks after every event of a network that loses, repeats and reorders frames, and whose path becomes
-/// narrow: the last eight bytes are all old or all new, and new only when all others are.
+/// An application polls after every event of a network that loses, repeats and reorders frames, and whose path
+/// shrinks: the last eight bytes are all old or all new, and new only when all others are.
 #[test]
 fn an_application_sees_the_last_eight_bytes_last_and_whole() {
     for seed in 0..60u64 {

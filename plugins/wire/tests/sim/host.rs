@@ -1,13 +1,12 @@
-//! One host: its memory, its regions, the two queues of its VI. It checks what the engine does to it: no
-//! byte outside a region that permits it, no descriptor completed twice or out of turn, nothing touched
-//! after the end.
+//! One host: memory, regions, and the two queues of its VI. It checks the engine: no access outside permitted
+//! regions, no descriptor completed twice or out of order, no access after the end.
 
 use vipl_abi::*;
 use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
-/// What lies between areas, and must stay.
+/// Fills the gaps between areas, which must not change.
 const BETWEEN: u8 = 0xC5;
-/// What a receive buffer holds before.
+/// Initial content of a receive buffer.
 pub const UNTOUCHED: u8 = 0xEE;
 const GAP: usize = 24;
 
@@ -34,7 +33,7 @@ pub struct Send {
     pub flagged: bool,
     pub fenced: bool,
     pub remote: (u64, u32),
-    /// What the check of the descriptor says, if it is faulty.
+    /// Result of the descriptor's check, if it is faulty.
     pub fault: Option<u32>,
     pub status: Option<u32>,
 }
@@ -44,13 +43,13 @@ pub struct Send {
 pub struct Recv {
     pub segments: Vec<Segment>,
     pub fault: Option<u32>,
-    /// Its own memory has gone.
+    /// Its own memory is not accessible any more.
     pub gone: bool,
     pub result: Option<(u32, u32, u32)>,
 }
 
 impl Send {
-    /// A message of all of an area.
+    /// A message from a whole area.
     pub fn message(from: &Area) -> Send {
         Send {
             operation: Operation::Send,
@@ -66,7 +65,7 @@ impl Send {
 }
 
 impl Recv {
-    /// Into all of an area.
+    /// Into a whole area.
     pub fn into_area(to: &Area) -> Recv {
         Recv {
             segments: vec![(to.handle, to.at, to.bytes)],
@@ -88,31 +87,31 @@ pub struct Host {
     /// Number of the first descriptor, so that numbers wrap.
     pub base: u32,
     pub raised: Vec<(u32, u32)>,
-    /// After the first piece of an RDMA Write its area admits no more of them; with true it has gone.
+    /// After the first piece of an RDMA Write its area permits no more of them; true: it is deregistered.
     pub revoke: Option<bool>,
     pub failed: Option<(Cause, u32)>,
     pub rdma_write: bool,
     pub rdma_read: bool,
-    /// The peer keeps the rules, so those of them that only an honest one can keep are checked.
+    /// The peer obeys the protocol: rules that only such a peer can keep are checked.
     pub honest: bool,
-    /// Frames that have left.
+    /// Frames sent.
     pub out: Vec<Vec<u8>>,
     /// Frames that the device takes before it is full.
     pub room: usize,
-    /// What the program posts while the engine sends a frame.
+    /// Posted by the application while the engine sends a frame.
     pub meanwhile: Vec<Send>,
     /// The pages of segments vanish after the descriptor has been checked.
     pub vanishing: bool,
-    /// What the engine is told when it asks for the time.
+    /// Time that the engine reads.
     pub clock: Option<u64>,
-    /// When the peer's process was last heard on another connection.
+    /// When a frame of the peer's process was last received on another connection.
     pub peer_last_received: Option<u64>,
     /// Frames must leave without the ECT codepoint.
     pub not_ect: bool,
     pub mtu: usize,
-    /// What the engine has said last about the path.
+    /// Last report of the engine about the path.
     pub carries: Option<(u16, bool)>,
-    /// RDMA Writes under way: where, and which bytes have been written.
+    /// RDMA Writes in progress: address, and which bytes have been written.
     covered: Vec<(u64, Vec<bool>)>,
 }
 
@@ -167,7 +166,7 @@ impl Host {
         self.recvs.iter().map(|recv| recv.result).collect()
     }
 
-    /// Everything between the areas is as it was.
+    /// Checks that the gaps between areas have not changed.
     pub fn check_gaps(&self) {
         let mut at = 0;
         for area in &self.areas {
@@ -273,7 +272,7 @@ impl Transmit for Host {
     type Frame = Vec<u8>;
 
     fn frame(&mut self) -> Option<Vec<u8>> {
-        // Not zeroed: what the engine leaves in a frame must not matter.
+        // Not zeroed: the engine must not depend on the content of a buffer.
         (self.out.len() < self.room).then(|| vec![0xDB; self.mtu])
     }
 
@@ -300,8 +299,8 @@ impl Env for Host {
         self.not_ect = true;
     }
 
-    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
-        self.peer_last_received.unwrap_or(0).max(heard_ns)
+    fn peer_last_received(&mut self, received_ns: u64) -> u64 {
+        self.peer_last_received.unwrap_or(0).max(received_ns)
     }
 
     fn sends_posted(&self) -> u32 {
@@ -370,7 +369,7 @@ impl Env for Host {
         if let Some(fault) = recv.fault {
             return Err(fault);
         }
-        // Checked as far as the message goes.
+        // Checked up to the length of the message.
         let mut left = message.unwrap_or(0) as usize;
         let permitted = recv.segments.iter().all(|(handle, at, bytes)| {
             let used = left.min(*bytes);

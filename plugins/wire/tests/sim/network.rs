@@ -1,24 +1,24 @@
-//! The network between the two hosts: what becomes of a frame.
+//! The network between the two hosts.
 
 use vipl_sys::random::Random;
 
-/// What a router does with marks of congestion.
+/// Behaviour of a router regarding congestion marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Router {
-    /// It knows none, and removes those of others.
+    /// Clears marks.
     ClearsMarks,
-    /// It marks what finds so many bytes in the queue.
+    /// Marks frames when the queue exceeds this length in bytes.
     MarksAbove(u64),
-    /// It marks everything.
+    /// Marks all frames.
     MarksAll,
-    /// It drops what may be marked.
+    /// Drops frames that may be marked.
     Refuses,
 }
 
 /// A frame that has arrived, and whether it is marked.
 pub type Carried = (Vec<u8>, bool);
 
-/// What the network does to frames; parts of a thousand and nanoseconds.
+/// Faults of the network, in permille and nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     pub latency_ns: u64,
@@ -26,14 +26,14 @@ pub struct Faults {
     pub loss: u64,
     pub duplication: u64,
     pub reordering: u64,
-    /// How long at most a frame is held back then; 0: three times the latency.
+    /// Maximum delay of a reordered frame; 0: three times the latency.
     pub hold_ns: u64,
     pub corruption: u64,
-    /// Bytes in a microsecond; 0: no limit.
+    /// Bytes per microsecond; 0: no limit.
     pub rate: u64,
-    /// Bytes that wait for the line before frames are dropped.
+    /// Length of the queue in bytes, beyond which frames are dropped.
     pub queue: u64,
-    /// What the router before the line does with the ECT codepoint.
+    /// The router before the line.
     pub router: Router,
     /// Larger frames do not arrive; 0: all do.
     pub largest: usize,
@@ -98,7 +98,7 @@ impl Line {
         }
     }
 
-    /// When so many bytes have left the queue before the line; `None`: it is full.
+    /// When a packet leaves the queue before the line; `None`: the queue is full.
     pub fn leaves(&mut self, bytes: usize, now: u64) -> Option<u64> {
         let Faults { rate, queue, .. } = self.faults;
         if rate == 0 {
@@ -112,7 +112,7 @@ impl Line {
         Some(self.free_ns)
     }
 
-    /// When and how a frame arrives, which may be marked: not at all, once or twice.
+    /// When and how a frame arrives: not at all, once or twice.
     pub fn carry(
         &mut self,
         mut frame: Vec<u8>,

@@ -1,5 +1,6 @@
-//! Another flow through the same queue: a TCP that has always something to send, with the window of CUBIC as RFC 9438
-//! describes it, but for Reno's window above the last top, which grows as in Linux. It learns of a loss a round trip later, and sends what was lost again as if it were new.
+//! Another flow through the same queue: a TCP that always has data to send, with the window of CUBIC (RFC 9438)
+//! except for Reno's window above the last top, which grows as in Linux. It detects a loss a round trip later, and
+//! retransmits as if the data were new.
 
 /// Bytes of a packet.
 pub const PACKET: usize = 1500;
@@ -12,7 +13,7 @@ pub struct Rival {
     reno: f64,
     since: Option<u64>,
     shrunk: u64,
-    pub under_way: u32,
+    pub in_flight: u32,
     pub delivered: u64,
     pub lost: u64,
 }
@@ -26,7 +27,7 @@ impl Default for Rival {
             reno: 0.0,
             since: None,
             shrunk: 0,
-            under_way: 0,
+            in_flight: 0,
             delivered: 0,
             lost: 0,
         }
@@ -35,12 +36,12 @@ impl Default for Rival {
 
 impl Rival {
     pub fn may_send(&self) -> bool {
-        f64::from(self.under_way) < self.window
+        f64::from(self.in_flight) < self.window
     }
 
-    /// What became of a packet that was sent at this time.
-    pub fn heard(&mut self, now: u64, sent: u64, arrived: bool, marked: bool) {
-        self.under_way -= 1;
+    /// Fate of a packet that was sent at this time.
+    pub fn informed(&mut self, now: u64, sent: u64, arrived: bool, marked: bool) {
+        self.in_flight -= 1;
         if !arrived || marked {
             self.lost += u64::from(!arrived);
             if sent >= self.shrunk {

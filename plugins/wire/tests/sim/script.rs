@@ -1,4 +1,4 @@
-//! What the two applications do: random operations in both directions, and what must come of each.
+//! The two applications: random operations in both directions, and the expected result of each.
 
 use vipl_abi::*;
 use vipl_wire::{Level, Operation};
@@ -7,7 +7,7 @@ use super::host::{Area, Recv, Segment, Send, UNTOUCHED};
 use super::pick;
 use super::world::World;
 
-/// What one operation must have done once it is complete.
+/// Expected effect of a complete operation.
 #[derive(Clone, Debug)]
 pub struct Expected {
     pub operation: Operation,
@@ -15,7 +15,7 @@ pub struct Expected {
     pub data: Vec<u8>,
     pub flagged: bool,
     pub immediate: u32,
-    /// Send: number of the receive. Others: number that a receive has at least if it was sent later.
+    /// Send: number of the receive. Others: lowest number of the receives of later sends.
     pub receive: usize,
     /// RDMA: the target (Write) or the local area (Read).
     pub area: Option<Area>,
@@ -143,8 +143,8 @@ impl Script {
         self.operations.push(expected);
     }
 
-    /// Checks what has completed since the last time, on a reliable level: everything before must be in
-    /// place too.
+    /// Checks the operations that have completed since the last time, on a reliable level: the data of all earlier
+    /// ones must be in place, too.
     pub fn check(&mut self, world: &World, side: usize) {
         let (own, other) = (&world.sides[side].host, &world.sides[1 - side].host);
         while self.checked < own.sends_done {
@@ -198,7 +198,7 @@ impl Script {
             .operations
             .iter()
             .position(|e| e.receive == receive && uses(e));
-        found.expect("somebody uses each receive")
+        found.expect("each receive is used")
     }
 
     fn check_receive(&self, world: &World, side: usize, receive: usize) {
@@ -261,8 +261,8 @@ impl Script {
         );
     }
 
-    /// On Unreliable: what has arrived is some message that was sent, each at most once and, where the
-    /// network keeps order, in order; or the beginning of one.
+    /// On Unreliable: each received message was sent, arrives at most once and, if the network keeps order, in order;
+    /// or is the beginning of one.
     pub fn check_unreliable(&self, world: &World, side: usize, ordered: bool) {
         let (own, other) = (&world.sides[side].host, &world.sides[1 - side].host);
         for send in &own.sends[..own.sends_done] {
@@ -280,7 +280,7 @@ impl Script {
             let error = status & VIP_STATUS_ERROR_MASK;
             let write = status & VIP_STATUS_OP_MASK == VIP_STATUS_OP_REMOTE_RDMA_WRITE;
             if error != 0 {
-                // Messages take other receives than they were meant for, which may be too small.
+                // Messages consume receives that were meant for others and may be too small.
                 let known = error == VIP_STATUS_PARTIAL_ERROR || error == VIP_STATUS_LENGTH_ERROR;
                 assert!(known, "{error:#x}");
                 continue;
@@ -292,7 +292,7 @@ impl Script {
                     Operation::Write => write && expected.flagged,
                     Operation::Read => false,
                 };
-                let told = if expected.flagged {
+                let reported = if expected.flagged {
                     expected.immediate
                 } else {
                     0
@@ -300,11 +300,11 @@ impl Script {
                 (kind
                     && !used[number]
                     && expected.data.len() == length as usize
-                    && told == immediate)
+                    && reported == immediate)
                     .then_some(number)
             };
             let found = self.operations.iter().enumerate().skip(from).find_map(fits);
-            let number = found.expect("a message that nobody sent, or that came twice or late");
+            let number = found.expect("the message was not sent, or arrived twice or late");
             used[number] = true;
             last = number + 1;
         }

@@ -16,7 +16,7 @@ pub struct Side {
     pub host: Host,
     pub connection: Option<Connection>,
     pub closing: Option<Closing>,
-    /// The process has died without a word.
+    /// The process has died silently.
     pub crashed: bool,
     /// The process has no processor before this time. Frames wait at its device until then.
     pub stopped_until: u64,
@@ -25,10 +25,10 @@ pub struct Side {
     pub to_port: u16,
     inbox: Vec<(u16, Carried)>,
     polling: bool,
-    /// When the application, and the thread that looks after its deadlines, last looked.
+    /// When the application, and the thread that serves its deadlines, last polled.
     attended_ns: u64,
-    looked_ns: u64,
-    /// Frames sent again, by connections that have ended.
+    polled_ns: u64,
+    /// Retransmissions of connections that have ended.
     pub sent_again: u64,
 }
 
@@ -53,7 +53,8 @@ enum Event {
     Poll(usize),
     Timer(usize),
     Wake(usize),
-    /// The rival on this line hears of a packet: when it was sent, whether it has arrived, whether it was marked.
+    /// The rival on this line is informed of a packet: when it was sent, whether it has arrived, whether it was
+    /// marked.
     Rival(usize, u64, bool, bool),
 }
 
@@ -66,13 +67,12 @@ pub struct World {
     pub rivals: [Option<Rival>; 2],
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
-    /// How long a host takes to look after its device.
+    /// Delay until a host polls its device.
     pub poll_ns: u64,
-    /// The applications sleep until a frame comes. A thread that sees to their deadlines looks once in so many
-    /// nanoseconds, and not at what the application has looked at meanwhile. 0: deadlines are kept to the
-    /// microsecond.
-    pub nap_ns: u64,
-    /// Of a thousand looks so many have to wait for a processor, for so many nanoseconds.
+    /// The applications sleep until a frame arrives. A thread serves their deadlines at this interval, in
+    /// nanoseconds, unless the application has polled meanwhile. 0: deadlines are kept to the microsecond.
+    pub sleep_ns: u64,
+    /// Polls that have to wait for a processor: how many in a thousand, and for how many nanoseconds.
     pub stalls: (u64, u64),
     /// Frames that a device takes at once.
     pub room: usize,
@@ -95,7 +95,7 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         ack_delay_ns: 20_000,
         probes_max: 7,
         now_ns,
-        // Half of all connections see their counters wrap.
+        // The counters of half of the connections wrap.
         count_from: if key & 1 == 0 {
             0
         } else {
@@ -135,7 +135,7 @@ impl World {
             inbox: Vec::new(),
             polling: false,
             attended_ns: 0,
-            looked_ns: 0,
+            polled_ns: 0,
             sent_again: 0,
         };
         World {
@@ -146,7 +146,7 @@ impl World {
             events: BinaryHeap::new(),
             count: 0,
             poll_ns: rng.between(0, 10_000),
-            nap_ns: 0,
+            sleep_ns: 0,
             stalls: (0, 0),
             room: usize::MAX,
             log: None,
@@ -159,7 +159,7 @@ impl World {
         self.events.push(Reverse((at, self.count, event)));
     }
 
-    /// Calls the engine of a side, then carries away what it has sent and sets the clock for it.
+    /// Calls the engine of a side, then transports its frames and sets its timer.
     pub fn call(&mut self, side: usize, act: impl FnOnce(&mut Connection, u64, &mut Host)) {
         let now = self.now;
         let s = &mut self.sides[side];
@@ -193,7 +193,7 @@ impl World {
         }
         if deadline != u64::MAX {
             // A timer is never exact.
-            let soonest = self.sides[side].looked_ns + self.nap_ns;
+            let soonest = self.sides[side].polled_ns + self.sleep_ns;
             let at = deadline.max(self.now).max(soonest) + 1 + self.rng.below(1000);
             self.push(at, Event::Timer(side));
         }
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// The doorbell. One side posts without the time, and tells it when the engine asks.
+    /// The doorbell. One side posts without the time and reports it when the engine asks.
     pub fn posted(&mut self, side: usize) {
         self.call(side, |connection, now, host| {
             if side == 0 {
@@ -227,7 +227,7 @@ impl World {
     }
 
     fn poll(&mut self, side: usize) {
-        let (now, naps) = (self.now, self.nap_ns > 0);
+        let (now, sleeps) = (self.now, self.sleep_ns > 0);
         let s = &mut self.sides[side];
         s.polling = false;
         s.attended_ns = now;
@@ -249,22 +249,22 @@ impl World {
                 if received == Received::Taken && *marked {
                     connection.marked(frame);
                 }
-                // As a device does it.
+                // As in a device.
                 if received == Received::Taken && connection.is_newest() {
                     moved = Some(*from);
                 }
             }
             connection.flush(now, host);
-            if naps {
-                // Before it sleeps the application looks once more, and finds nothing.
+            if sleeps {
+                // The application polls once more before it sleeps.
                 connection.flush_acks(now, host);
             }
         });
         self.sides[side].to_port = moved.unwrap_or(self.sides[side].to_port);
     }
 
-    /// A router that translates addresses forgets those of a side: its frames come from another port from now on, and
-    /// those to the old one vanish.
+    /// A router that translates addresses forgets those of a side: from now on its frames come from another port, and
+    /// those to the old one are lost.
     pub fn rebind(&mut self, side: usize) {
         self.sides[side].port += 1;
     }
@@ -299,14 +299,14 @@ impl World {
             Event::Poll(side) => self.poll(side),
             Event::Timer(side) => self.timer(side),
             Event::Wake(side) if !self.is_stopped(side) => {
-                // As a device does it: what has arrived, then what is due.
+                // As in a device: first arrived frames, then timers.
                 self.poll(side);
                 self.timer(side);
             }
             Event::Wake(_) => {}
             Event::Rival(line, sent, arrived, marked) => {
                 if let Some(rival) = &mut self.rivals[line] {
-                    rival.heard(self.now, sent, arrived, marked);
+                    rival.informed(self.now, sent, arrived, marked);
                 }
                 self.rival_sends(line);
             }
@@ -323,11 +323,11 @@ impl World {
     fn rival_sends(&mut self, line: usize) {
         let latency = self.lines[line].faults.latency_ns;
         while let Some(rival) = self.rivals[line].as_mut().filter(|rival| rival.may_send()) {
-            rival.under_way += 1;
+            rival.in_flight += 1;
             let by_chance = self.rng.below(1000) < self.lines[line].faults.loss;
             let marked = self.lines[line].marks(self.now);
             let left = self.lines[line].leaves(PACKET, self.now);
-            // A loss is noticed by those behind it.
+            // A loss is detected by later packets.
             let waits = left.unwrap_or(
                 self.now
                     + self.lines[line].faults.queue * 1000 / self.lines[line].faults.rate.max(1),
@@ -344,7 +344,7 @@ impl World {
         self.now < self.sides[side].stopped_until
     }
 
-    /// Takes the processor away from a side, which does not look at anything for so long.
+    /// Takes the processor away from a side for this time.
     pub fn stop(&mut self, side: usize, ns: u64) {
         let until = self.now + ns;
         self.sides[side].stopped_until = until;
@@ -357,12 +357,12 @@ impl World {
         if s.crashed {
             return;
         }
-        if self.nap_ns > 0 && now < s.attended_ns + self.nap_ns {
-            s.looked_ns = now;
-            let at = now + self.nap_ns;
+        if self.sleep_ns > 0 && now < s.attended_ns + self.sleep_ns {
+            s.polled_ns = now;
+            let at = now + self.sleep_ns;
             return self.push(at, Event::Timer(side));
         }
-        s.looked_ns = now;
+        s.polled_ns = now;
         if let Some(closing) = &mut s.closing {
             if closing.deadline() <= now {
                 s.host.room = usize::MAX;
@@ -374,10 +374,10 @@ impl World {
         }
     }
 
-    /// Runs until something is so, or for at most so long. Gives whether it is so.
+    /// Runs until a condition holds, at most for this time. Returns whether it holds.
     pub fn until(&mut self, most_ns: u64, mut so: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + most_ns;
-        // A world that does not come to rest would run for ever.
+        // Limits a world that never becomes idle.
         for _ in 0..5_000_000 {
             if so(self) {
                 return true;

@@ -1,4 +1,4 @@
-//! The rows of the error table: what is posted, what meets it, and what each side finds on each level.
+//! The rows of the error table: the operation, what it meets, and the result at each side on each level.
 #![allow(unreachable_pub)]
 
 use vipl_abi::*;
@@ -10,7 +10,7 @@ pub const RDMAR_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32;
 pub const COMP_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as u32;
 pub const LOST: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);
 
-/// What side 0 has prepared.
+/// Preparation of side 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Good,
@@ -25,8 +25,8 @@ pub enum Target {
     RegionClosedNothing,
 }
 
-/// What the two sides find on one level: the bits of the send and of the receive (`None`: not used), and
-/// how each connection ended (`None`: it lives). `raised`: an asynchronous error that breaks nothing.
+/// Result on one level: the bits of the send and of the receive (`None`: not used), and how each connection ended
+/// (`None`: it is open). `raised`: an asynchronous error without further effect.
 pub struct Outcome {
     pub send: u32,
     pub recv: Option<u32>,
@@ -56,7 +56,7 @@ fn own_fault(bits: u32) -> [Outcome; 3] {
     [outcome(bits, None, None, None, None), dies(), dies()]
 }
 
-/// E6 to E8 and E11: the receiver's descriptor or an asynchronous error tells there; the send tells here.
+/// E6 to E8 and E11: reported by the receive descriptor or an asynchronous error there, and by the send here.
 fn receive_fault(bits: Option<u32>) -> [Outcome; 3] {
     let cause = if bits.is_some() {
         Cause::Reported
@@ -93,8 +93,8 @@ fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
 
 fn read_fault() -> [Outcome; 3] {
     let dies = || {
-        let (told, refused) = (Some(Cause::Reported), Some(Cause::Async(RDMAR_PROT)));
-        outcome(VIP_STATUS_RDMA_PROT_ERROR, None, None, told, refused)
+        let (reported, refused) = (Some(Cause::Reported), Some(Cause::Async(RDMAR_PROT)));
+        outcome(VIP_STATUS_RDMA_PROT_ERROR, None, None, reported, refused)
     };
     // The descriptor's walker finds an RDMA Read on an Unreliable VI malformed.
     [outcome(0, None, None, None, None), dies(), dies()]
