@@ -5,9 +5,9 @@
 //!   sin6_port   the listener within the process
 //! ```
 //!
-//! `fd…` is the range of private addresses, so a stray use as IPv6 reaches nobody. `process` is a random number: process
+//! `fd…` is the range of private addresses, so a stray use as IPv6 reaches no host. `process` is a random number: process
 //! identifiers repeat between containers of one host. It is 0 for listeners on a port that the program has chosen, which
-//! others reach without having been told.
+//! others reach without further information.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! What the provider offers, and whether that suits what a program asks for.
+//! What the provider offers, and whether that suits the hints of a program.
 
 use std::ffi::{CStr, CString, c_char};
 
@@ -14,7 +14,7 @@ pub(crate) const INJECT: usize = 1000;
 pub(crate) const RECEIVES: usize = 1024;
 /// Longest message and longest RDMA: the provider cuts them into pieces, and has no limit of its own.
 const LONGEST: usize = usize::MAX;
-/// Operations that an endpoint says it takes, unless the program asks for another number.
+/// Operations that an endpoint accepts, unless the program requests another number.
 const SENDS: usize = 128;
 /// Operations that it takes at most. What finds no room at the peer waits here, so that a program that sends without
 /// waiting goes on; only a program that never stops is refused.
@@ -52,7 +52,7 @@ pub(crate) struct Offer {
     receive_op_flags: u64,
     send_size: usize,
     receive_size: usize,
-    /// The interface of the program that asks.
+    /// The interface version of the program.
     api_version: u32,
 }
 
@@ -82,7 +82,7 @@ pub(crate) unsafe fn provider_of(hints: *const fi_info) -> Option<String> {
 }
 
 impl Offer {
-    /// What the NIC offers to somebody who asks for nothing.
+    /// The offer to a program without hints.
     pub(crate) fn new(limits: &Limits) -> Offer {
         Offer {
             device: limits.name.clone(),
@@ -106,7 +106,7 @@ impl Offer {
         self
     }
 
-    /// Bends the offer to what a program asks for; the reason, if that is impossible.
+    /// Adapts the offer to the hints of a program; the reason, if that is impossible.
     ///
     /// # Safety
     /// `hints` is null or a valid `fi_info`.

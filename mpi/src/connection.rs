@@ -99,7 +99,7 @@ pub(crate) unsafe fn open(
     Ok(())
 }
 
-/// Copies an address into the program's room, as much as fits; its whole length is told in any case.
+/// Copies an address into the program's room, as much as fits, and stores its whole length in any case.
 ///
 /// # Safety
 /// `to` has room for `length` bytes.
@@ -169,7 +169,7 @@ unsafe extern "C" fn connect(
     code(|| {
         // SAFETY: see `bind`.
         let (object, data) = unsafe { (object(ep.cast()), cm_data(data, length)?.to_vec()) };
-        // SAFETY: the program's address; nothing else says how long it is.
+        // SAFETY: the program's address; the call has no length for it.
         let peer = unsafe { Address::from_sockaddr(address, SOCKADDR) }.ok_or(libc::EINVAL)?;
         if !object.nic.lock().shared.may_try(peer) {
             return Err(libc::ECONNREFUSED);
@@ -189,7 +189,7 @@ unsafe extern "C" fn connect(
     })
 }
 
-/// The thread that connects. A listener answers only while it waits, so nobody there is no reason to give up at once.
+/// The thread that connects. A listener answers only while it waits: if there is none now, the request is repeated.
 fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     let functions = nic.device.functions;
     let bytes = nic.device.limits.address_bytes;
@@ -216,7 +216,7 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
         if wanted != Some(true) {
             return; // The program closes the endpoint.
         }
-        // Nobody waits there now, or has no VI left.
+        // No thread waits there now, or there is no VI left.
         let soon = [VIP_RETURN::VIP_NO_MATCH, VIP_RETURN::VIP_REJECT].map(|code| code as c_int);
         if !soon.contains(&code) || left.is_zero() {
             break code;
@@ -311,7 +311,7 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
         }
         drop(engine);
         // SAFETY: made by `open`; libfabric's programs close an object once.
-        crate::endpoint::bury(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
+        crate::endpoint::keep_closed(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
         Ok(())
     })
 }

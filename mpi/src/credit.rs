@@ -1,7 +1,7 @@
 //! Flow control of one connection: each side may have as many messages under way as the other has receives posted.
 //!
-//! VIA breaks a connection when a message finds no receive, so both sides count. The receiver tells the total number of
-//! receives that it has ever posted, in every message and, when nothing else goes that way, in a message of its own. The
+//! VIA breaks a connection when a message finds no receive, so both sides count. The receiver reports the total number of
+//! receives that it has ever posted, in every message and, without traffic in that direction, in a message of its own. The
 //! sender subtracts the number of messages that it has ever sent. Both numbers wrap.
 //!
 //! ```text
@@ -33,14 +33,14 @@ pub(crate) struct Credit {
     granted: u32,
     /// Receives that we have posted.
     posted: u32,
-    /// What the peer knows of them.
-    told: u32,
+    /// How many of them the peer knows of.
+    reported: u32,
     /// Receives that we keep posted when all is quiet.
     window: u32,
 }
 
 impl Credit {
-    /// With a window of receives posted. Until the peer has told its own window it is known to have posted one receive.
+    /// With a window of receives posted. Until the peer reports its own window it is known to have posted one receive.
     pub(crate) fn new(window: u32) -> Credit {
         Credit {
             granted: 1,
@@ -69,11 +69,11 @@ impl Credit {
         if left > i32::MAX as u32 { 0 } else { left }
     }
 
-    /// Counts a message that is about to be sent; returns what it has to tell.
+    /// Counts a message that is about to be sent; returns the number that it reports.
     #[inline]
     pub(crate) fn send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
-        self.told = self.posted;
+        self.reported = self.posted;
         self.posted
     }
 
@@ -86,18 +86,18 @@ impl Credit {
     /// The peer reports the number of receives that it has posted. True: it grants more than before.
     #[inline]
     pub(crate) fn peer_posted(&mut self, granted: u32) -> bool {
-        let news = granted.wrapping_sub(self.granted);
-        let is_news = news != 0 && news <= i32::MAX as u32;
-        if is_news {
+        let more = granted.wrapping_sub(self.granted);
+        let is_more = more != 0 && more <= i32::MAX as u32;
+        if is_more {
             self.granted = granted;
         }
-        is_news
+        is_more
     }
 
-    /// Whether the peer needs to be told, if only by a message of its own.
+    /// Whether a report to the peer is due, if only in a message of its own.
     #[inline]
     pub(crate) fn owes(&self) -> bool {
-        self.posted.wrapping_sub(self.told) >= self.window / 2
+        self.posted.wrapping_sub(self.reported) >= self.window / 2
     }
 }
 
@@ -124,8 +124,8 @@ mod tests {
         fn send(&mut self, to: &mut VecDeque<Message>) -> bool {
             let may = self.credit.for_data();
             if may {
-                let told = self.credit.send();
-                to.push_back(Message::Data(told));
+                let reported = self.credit.send();
+                to.push_back(Message::Data(reported));
             }
             may
         }
@@ -145,14 +145,14 @@ mod tests {
                 self.received += 1;
                 self.credit.posted_again();
             }
-            self.tell(to);
+            self.report(to);
         }
 
-        fn tell(&mut self, to: &mut VecDeque<Message>) {
+        fn report(&mut self, to: &mut VecDeque<Message>) {
             if self.credit.owes() {
-                assert!(self.credit.for_control(), "credit cannot be told");
-                let told = self.credit.send();
-                to.push_back(Message::Credit(told));
+                assert!(self.credit.for_control(), "no credit for the report");
+                let reported = self.credit.send();
+                to.push_back(Message::Credit(reported));
             }
         }
     }
@@ -160,7 +160,7 @@ mod tests {
     fn side(window: u32, peer: u32, start: u32) -> Side {
         let mut credit = Credit::new(window);
         credit.posted = credit.posted.wrapping_add(start);
-        credit.told = credit.posted;
+        credit.reported = credit.posted;
         credit.sent = start;
         credit.granted = start;
         credit.peer_posted(start.wrapping_add(peer));
@@ -204,7 +204,7 @@ mod tests {
                                 sides[who].holds <= windows[who],
                                 "a message found no receive"
                             );
-                            sides[who].tell(&mut links[who]);
+                            sides[who].report(&mut links[who]);
                         }
                     }
                     _ => sides[who].take(random(9) as u32, &mut links[who]),

@@ -82,7 +82,7 @@ struct UserData {
 /// VipCQNotify.
 type Notify = unsafe extern "C" fn(VIP_CQ_HANDLE, VIP_PVOID, CqHandler) -> c_int;
 
-/// What a region lets others do.
+/// What peers may do with a region.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
     pub write: bool,
@@ -140,7 +140,7 @@ impl Device {
         if codes.1 == SUCCESS {
             device.cq = Handle::from_raw(cq);
         }
-        // SAFETY: an open NIC; the handler looks for the NIC anew.
+        // SAFETY: an open NIC; the handler searches for the NIC by its handle.
         let code = unsafe { (functions.VipErrorCallback)(nic, std::ptr::null_mut(), on_error) };
         if codes != (SUCCESS, SUCCESS) || code != SUCCESS {
             return Err(format!(
@@ -298,11 +298,11 @@ impl Device {
         unsafe { (self.functions.VipDisconnect)(vi.raw()) };
     }
 
-    /// Asks for a call for the next entry of the completion queue.
+    /// Makes the library call for the next entry of the completion queue.
     pub(crate) fn notify(&self, handler: CqHandler) -> bool {
         // A cancellation point of the library, too.
         let _off = vipl_sys::cancel::Off::new();
-        // SAFETY: a live handle; the handler looks for the NIC anew.
+        // SAFETY: a live handle; the handler searches for the NIC by its handle.
         let code = unsafe { (self.notify)(self.cq.raw(), std::ptr::null_mut(), handler) };
         code == SUCCESS
     }

@@ -44,15 +44,15 @@ pub(crate) static EP_OPS: fi_ops_ep = fi_ops_ep {
 };
 
 /// Closed endpoints whose objects are kept. As many as a device has VIs: all peers may close at once.
-const GRAVES: usize = 1024;
+const CLOSED_MAX: usize = 1024;
 static CLOSED: Mutex<VecDeque<Box<EndpointObject>>> = Mutex::new(VecDeque::new());
 
 /// Keeps the object of an endpoint that was closed. `ofi_rxm` reads completions after it has closed their endpoint, and
-/// posts the receives again that it reads: a late call must find an object that says FI_EBADF, not memory of others.
-pub(crate) fn bury(object: Box<EndpointObject>) {
+/// posts the receives again that it reads: a late call must find an object that returns FI_EBADF, not memory of another one.
+pub(crate) fn keep_closed(object: Box<EndpointObject>) {
     let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
     closed.push_back(object);
-    let oldest = (closed.len() > GRAVES).then(|| closed.pop_front());
+    let oldest = (closed.len() > CLOSED_MAX).then(|| closed.pop_front());
     drop(closed);
     drop(oldest);
 }

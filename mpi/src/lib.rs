@@ -12,7 +12,7 @@
 //! ```
 //!
 //! An object that libfabric sees is a small C structure with the number of its state. The state itself lives in the
-//! engine of the NIC, behind one lock; a number whose state is gone is recognized.
+//! engine of the NIC, behind one lock; a number whose state has been removed is recognized.
 
 // libfabric's header names its types this way.
 #![allow(non_camel_case_types)]

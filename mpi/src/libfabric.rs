@@ -136,7 +136,7 @@ fn write(level: c_int, text: impl FnOnce() -> String) {
 }
 
 /// To the user, on standard error, each text once: libfabric's log shows nothing unless FI_LOG_LEVEL is set, and what keeps a
-/// job from running, or makes it run otherwise than asked, must not be a secret.
+/// job from running, or changes how it runs, is always reported.
 pub(crate) fn say(text: &str) {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,7 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Texts that a process may say.
+/// Texts that a process may report.
 const SAID_MAX: usize = 50;
 
 /// To libfabric's log, at level `warn`.

@@ -31,7 +31,7 @@ pub(crate) unsafe fn register(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    // MPI_BOTTOM: MPI libraries ask for all of memory this way, and go on without it.
+    // MPI_BOTTOM: MPI libraries request all of memory this way, and continue without it.
     if address.is_null() && length > 0 {
         crate::libfabric::info(|| "memory at address 0 is not registered".to_owned());
         return Err(libc::EFAULT);

@@ -54,7 +54,7 @@ impl Nic {
 
     /// Forgets the NIC. It is closed when the last object of it is.
     pub(crate) fn release() {
-        // Closing waits for handlers, which look for the NIC: not under this lock.
+        // Closing waits for handlers, which take this lock to find the NIC.
         let nic = open_nic().take();
         if let Some(nic) = nic {
             match nic.opener == std::process::id() {
@@ -78,7 +78,7 @@ impl Nic {
     }
 }
 
-/// Lets others have the processor for a moment; no lock is held.
+/// Yields the processor for a moment; no lock is held.
 #[cold]
 pub(crate) fn rest() {
     let _off = vipl_sys::cancel::Off::new();

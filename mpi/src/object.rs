@@ -15,8 +15,9 @@ pub(crate) fn entry<R>(on_panic: R, run: impl FnOnce() -> R) -> R {
     })
 }
 
-/// The same for functions that return 0 or an error. They call what a cancelled thread would end in, which must not happen below
-/// frames of Rust; those on the path of data call nothing like that but where they sleep or wake somebody.
+/// The same for functions that return 0 or an error. They reach cancellation points, at which a thread must not end below
+/// frames of Rust. Functions on the data path reach one only where they sleep, wake a thread or end a connection, and
+/// switch cancellation off there.
 #[inline]
 pub(crate) fn code(run: impl FnOnce() -> Result<(), c_int>) -> c_int {
     let _off = vipl_sys::cancel::Off::new();
@@ -97,7 +98,7 @@ impl ConnectionRequest {
     /// Takes it back.
     ///
     /// # Safety
-    /// `handle` is null, or an object of libfabric; if it is one of these, nobody uses it any more.
+    /// `handle` is null, or an object of libfabric; if it is one of these, it is not used any more.
     pub(crate) unsafe fn take(handle: *mut fid) -> Option<Id> {
         // SAFETY: the caller's promise.
         if handle.is_null() || unsafe { (*handle).fclass } != FI_CLASS_CONNREQ {

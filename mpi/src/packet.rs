@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Credit = 3,
     /// Data of an RDMA Write that went before.
     Written = 4,
-    /// Asks the peer to write the contents of its memory into ours.
+    /// Requests that the peer write the contents of its memory into ours.
     Read = 5,
     /// Answer: the contents have been written, or why not.
     ReadDone = 6,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_nobody_writes_are_refused() {
+    fn headers_that_no_peer_writes_are_refused() {
         let mut bytes = [0; 8];
         for kind in 0..=255 {
             bytes[0] = kind;

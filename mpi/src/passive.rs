@@ -169,7 +169,7 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
 
 impl Listener {
     /// The addresses at which others reach it. A port of the program's choice is known to those who know nothing of the process.
-    /// `ofi_rxm` puts such a port into an address that it has asked for without one, and which has the process.
+    /// `ofi_rxm` puts such a port into an address that it has requested without one, and which has the process.
     fn places(&self) -> Vec<Address> {
         let mut places = vec![self.address];
         if self.known && self.address.process != 0 {
@@ -226,7 +226,7 @@ fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
     }
 }
 
-/// Makes the endpoint for a request. When the device has no VI left, whoever has been silent longest gives up its own.
+/// Makes the endpoint for a request. When the device has no VI left, the peer that has been silent longest loses its own.
 fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
     let incoming = Some(Incoming {
         passive,

@@ -25,7 +25,7 @@ static PROVIDER: Shared = Shared(UnsafeCell::new(fi_provider {
     cleanup,
 }));
 
-/// The one function that libfabric looks for. The version is that of the libfabric that loads the provider, so that none
+/// The one function that libfabric looks up. The version is that of the libfabric that loads the provider, so that none
 /// finds it too old.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "exported by its name, not as an item")]
@@ -38,7 +38,7 @@ pub extern "C" fn fi_prov_ini() -> *mut c_void {
     PROVIDER.0.get().cast()
 }
 
-/// Whether the program has asked for this provider by its name. Otherwise every program that looks at what libfabric
+/// Whether the program has requested this provider by its name. Otherwise every program that lists what libfabric
 /// has to offer would open a NIC and start an agent.
 fn is_wanted(hints: Option<String>) -> bool {
     let environment = |name: &str| std::env::var(name).ok();
@@ -115,7 +115,7 @@ fn place(
     };
     let own = || Address::new(nic.device.limits.address, 0, port);
     match node {
-        // A port that was chosen by the program: whoever knows it needs to know nothing else.
+        // A port that was chosen by the program: a peer needs to know nothing but the port.
         None => Some((service.map(|_| own()), None)),
         Some(node) => {
             let ipv6: std::net::Ipv6Addr = node.trim_matches(['[', ']']).parse().ok()?;

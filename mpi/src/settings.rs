@@ -95,7 +95,7 @@ pub(crate) fn settings() -> &'static Settings {
     })
 }
 
-/// Whether a variable looks like a setting, and is none.
+/// Whether a variable is named like a setting, and is none.
 fn is_unknown(variable: &str) -> bool {
     let declared = |name: &str| {
         DECLARED

@@ -1,4 +1,4 @@
-//! What a job does while something goes wrong: it says what MPI says, and does not wait for ever.
+//! What a job does while something goes wrong: it reports what MPI reports, and does not wait for ever.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn expect_end(finished: &Finished, what: &str) {
     assert!(ended, "{}", finished.report(what));
 }
 
-/// Ranks that send before the receiver looks fill its window, wait, and lose nothing.
+/// Ranks that send before the receiver polls fill its window, wait, and lose nothing.
 #[test]
 fn a_receiver_that_is_late() {
     let Some(program) = program("faults") else {
@@ -45,7 +45,7 @@ fn a_receiver_that_never_receives_and_ends_the_job() {
     }
 }
 
-/// Runs a job whose agent is killed in the middle; `another` says whether a new one takes its place.
+/// Runs a job whose agent is killed in the middle; `another`: a new one takes its place.
 fn agent_killed(device: &str, program: &Path, another: bool) -> Finished {
     let dir = tempfile::tempdir().expect("a folder");
     let agent = Agent::start_in(dir.path()).expect("an agent");
@@ -71,7 +71,7 @@ fn agent_killed(device: &str, program: &Path, another: bool) -> Finished {
         })
 }
 
-/// Two agents are two hosts for a device that does not leave its own: the job ends, and says why.
+/// Two agents are two hosts for a device that does not leave its own: the job ends with a reason.
 #[test]
 fn ranks_that_do_not_reach_each_other() {
     let Some(program) = program("tour") else {
@@ -97,9 +97,9 @@ fn ranks_that_do_not_reach_each_other() {
     }
     let finished = run.finish();
     expect_end(&finished, "a job whose ranks do not reach each other");
-    let told = finished.stderr.contains("no connection to")
+    let named = finished.stderr.contains("no connection to")
         && finished.stderr.contains("does not leave its host");
-    assert!(told, "{}", finished.report("the reason"));
+    assert!(named, "{}", finished.report("the reason"));
 }
 
 /// Connections of loopback go on without their agent, and the next one takes over.

@@ -1,4 +1,4 @@
-//! Programs of MPI, unmodified, over the provider. Without an Open MPI on this machine each test says so and passes.
+//! Programs of MPI, unmodified, over the provider. Without an Open MPI on this machine each test is skipped with a message.
 
 mod common;
 
@@ -57,14 +57,14 @@ fn a_tour_over_a_link_that_loses() {
     tour("sim:seed=7,loss=0.01", &[]);
 }
 
-/// Runs a program that says how many ranks it has in the end.
+/// Runs a program that prints how many ranks it has in the end.
 fn runs(name: &str, device: &str, ranks: usize, in_the_end: usize) {
     let Some(program) = program(name) else {
         return;
     };
     let finished = Job::new(device, ranks, &program).run();
-    let told = format!("ok: {in_the_end} ranks");
-    let good = finished.status.success() && finished.stdout.contains(&told);
+    let line = format!("ok: {in_the_end} ranks");
+    let good = finished.status.success() && finished.stdout.contains(&line);
     assert!(good && !finished.timed_out, "{}", finished.report(name));
 }
 
@@ -89,7 +89,7 @@ fn eight_ranks() {
     runs("tour", "via_lo", 8, 8);
 }
 
-/// MPI ends the job; nothing waits for ever for the rank that has gone.
+/// MPI ends the job; nothing waits for ever for the rank that was killed.
 #[test]
 fn a_rank_that_is_killed_ends_the_job() {
     let Some(program) = program("killed") else {
@@ -107,7 +107,7 @@ fn a_rank_that_is_killed_ends_the_job() {
     }
 }
 
-/// libfabric offers the provider, and `ofi_rxm` above it, to those who ask for it by its name; to others it does not.
+/// libfabric offers the provider, and `ofi_rxm` above it, to programs that request it by its name, and to no others.
 #[test]
 fn fi_info_shows_the_provider_to_those_who_ask() {
     let Some(fi_info) = find_tool("fi_info") else {
@@ -130,7 +130,7 @@ fn fi_info_shows_the_provider_to_those_who_ask() {
     assert!(shown(&["-e"]).contains("FI_VIPL_DEVICE"));
 }
 
-/// The wrapper finds the provider, sets the variables and says what it cannot find.
+/// The wrapper finds the provider, sets the variables and reports what it cannot find.
 #[test]
 fn the_wrapper_runs_a_job() {
     let Some(program) = program("tour") else {

@@ -21,12 +21,12 @@ fn hpcc_with_four_ranks() {
     let input = include_str!("programs/hpccinf.txt");
     fs::write(dir.path().join("hpccinf.txt"), input).expect("a file");
     let finished = Job::new("via_lo", 4, &hpcc).within(dir.path()).run();
-    let told = fs::read_to_string(dir.path().join("hpccoutf.txt")).unwrap_or_default();
+    let output = fs::read_to_string(dir.path().join("hpccoutf.txt")).unwrap_or_default();
     let good = finished.status.success()
-        && told.contains("\nSuccess=1\n")
-        && !told.contains("FAILED")
-        && told.contains("0 tests completed and failed residual checks");
-    assert!(good, "{}\n{told}", finished.report("hpcc"));
+        && output.contains("\nSuccess=1\n")
+        && !output.contains("FAILED")
+        && output.contains("0 tests completed and failed residual checks");
+    assert!(good, "{}\n{output}", finished.report("hpcc"));
 }
 
 /// NetPIPE's check that what arrives is what was sent.
@@ -45,8 +45,8 @@ fn netpipe_finds_every_byte() {
         job = job.arg(argument);
     }
     let finished = job.run();
-    let told = format!("{}{}", finished.stdout, finished.stderr);
-    let passed = told.matches("Integrity check passed").count();
-    let good = finished.status.success() && passed > 30 && !told.contains("failed");
+    let output = format!("{}{}", finished.stdout, finished.stderr);
+    let passed = output.matches("Integrity check passed").count();
+    let good = finished.status.success() && passed > 30 && !output.contains("failed");
     assert!(good, "{}", finished.report("NetPIPE"));
 }

@@ -1,4 +1,4 @@
-//! What `vipl-mpirun` gives to a launcher, and what it says. The launchers are scripts that print what they get, so these tests
+//! What `vipl-mpirun` passes to a launcher, and what it reports. The launchers are scripts that print what they get, so these tests
 //! need no MPI.
 
 use std::fs;
@@ -93,10 +93,10 @@ fn a_job_on_other_hosts_gets_a_device_that_reaches_them() {
     for (environment, arguments) in elsewhere {
         let arguments: Vec<&str> = arguments.iter().copied().chain([&*program]).collect();
         let finished = place.run(environment, &arguments);
-        let told = finished.stdout.contains("FI_VIPL_DEVICE=ip:\n")
+        let passed = finished.stdout.contains("FI_VIPL_DEVICE=ip:\n")
             && finished.stdout.contains("-x FI_VIPL_DEVICE")
             && finished.stderr.contains("runs over ip:");
-        assert!(told, "{}", finished.report("a job on other hosts"));
+        assert!(passed, "{}", finished.report("a job on other hosts"));
     }
     let near = place.hosts("localhost slots=4\n127.0.0.1\n");
     let here: [Case<'_>; 7] = [
@@ -135,13 +135,13 @@ fn one_sided_calls_have_no_other_network() {
     );
     let place = Place::new(OPEN_MPI_5);
     let finished = place.run(&[], &["-n", "2", &program(&place)]);
-    let told = finished.stdout.contains("OMPI_MCA_osc=^ucx\n");
-    assert!(told, "{}", finished.report("Open MPI 5"));
+    let passed = finished.stdout.contains("OMPI_MCA_osc=^ucx\n");
+    assert!(passed, "{}", finished.report("Open MPI 5"));
 }
 
 /// What was set before is obeyed, and said when the job does not run over VIPL then.
 #[test]
-fn variables_that_keep_vipl_out_are_told() {
+fn variables_that_keep_vipl_out_are_passed() {
     let place = Place::new(OPEN_MPI);
     let both = format!("/nowhere:{}", place.path(""));
     let program = place.path("program");
@@ -158,11 +158,11 @@ fn variables_that_keep_vipl_out_are_told() {
     ] {
         let finished = place.run(&[(name, value)], &["-n", "2", &program]);
         let obeyed = finished.stdout.contains(&format!("{name}={value}\n"));
-        let heard = match said {
+        let named = match said {
             "" => finished.stderr.is_empty(),
             said => finished.stderr.contains(said),
         };
-        assert!(obeyed && heard, "{}", finished.report(name));
+        assert!(obeyed && named, "{}", finished.report(name));
     }
     let finished = place.run(&[("FI_VIPL_LIBRARY", "/nowhere")], &["-n", "2", &program]);
     let ended = finished.status.code() == Some(1) && finished.stderr.contains("FI_VIPL_LIBRARY");

@@ -37,7 +37,7 @@ pub(crate) struct Block {
 // SAFETY: the block owns its memory.
 unsafe impl Send for Block {}
 
-/// What a descriptor tells when it is done.
+/// The result of a completed descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub status: u32,
@@ -229,7 +229,7 @@ impl Block {
         descriptor
     }
 
-    /// What a descriptor that is done tells.
+    /// The result of a completed descriptor.
     ///
     /// # Safety
     /// The library has just given it back.
@@ -258,7 +258,7 @@ impl Drop for Block {
         if self.handle != 0 {
             self.device.deregister(base, self.handle);
         }
-        // SAFETY: mapped by `new` with this size; nobody refers to it any more.
+        // SAFETY: mapped by `new` with this size; nothing refers to it any more.
         unsafe { libc::munmap(base, self.bytes) };
     }
 }

@@ -1,5 +1,5 @@
 //! The handshake. VIPL carries no data with a connection request, so every request is accepted by a VI, and what
-//! libfabric's programs say at connecting travels in the first messages.
+//! libfabric's programs pass at connecting travels in the first messages.
 //!
 //! ```text
 //!   fi_connect ── VipConnectRequest ─────────▶ VipConnectWait, VipConnectAccept
@@ -37,8 +37,8 @@ pub(crate) struct Incoming {
 const ATTEMPTS: u32 = 2;
 
 impl Shared {
-    /// Whether to try an address. After attempts that have failed the next call does as well, once: `ofi_rxm` takes a refused
-    /// connection for a reason to ask again, and a job whose ranks cannot reach each other would wait for ever.
+    /// Whether to try an address. After attempts that have failed the next call does as well, once: `ofi_rxm` repeats a refused
+    /// request, and a job whose ranks cannot reach each other would wait for ever.
     pub(crate) fn may_try(&mut self, peer: Address) -> bool {
         let failed = self.failures.get(&peer.to_bytes()).copied().unwrap_or(0);
         if failed >= ATTEMPTS {
@@ -47,7 +47,7 @@ impl Shared {
         failed < ATTEMPTS
     }
 
-    /// A connection has come about.
+    /// A connection is established.
     pub(crate) fn reached(&mut self, peer: Address) {
         self.failures.remove(&peer.to_bytes());
     }

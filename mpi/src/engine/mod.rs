@@ -1,7 +1,7 @@
 //! Everything that happens on the NIC, under its lock: endpoints, their messages, queues of completions and events.
 //!
-//! Progress is made by whoever calls: reading a queue, or posting when there is no room. When somebody sleeps, or when the
-//! program has asked for progress without its help, the library calls for the next entry of the NIC's completion queue
+//! The calling thread makes progress when it reads a queue, or posts when there is no room. While a thread sleeps, or if the
+//! program has requested automatic progress, the library calls for the next entry of the NIC's completion queue
 //! ([`Engine::notified`]).
 
 mod block;
@@ -38,11 +38,11 @@ pub(crate) struct Shared {
     pub completions: Slab<Queue<Completion>>,
     pub events: Slab<Queue<Event>>,
     pub passives: Slab<Passive>,
-    /// Attempts to reach an address that nobody has answered, in a row.
+    /// Failed attempts to reach an address, in a row.
     pub failures: HashMap<[u8; Address::BYTES], u32>,
     /// Filled only when the device cannot read remote memory.
     pub regions: Regions,
-    /// Endpoints that nobody will close: connection requests whose peer has gone, or that were rejected.
+    /// Endpoints that no object refers to: connection requests whose peer has disconnected, or that were rejected.
     abandoned: Vec<Id>,
     /// The device has failed, and nothing will ever complete again.
     pub dead: bool,
@@ -84,8 +84,8 @@ impl Shared {
 
 /// A program counts as one with several threads for so many calls of the same thread.
 const CROWD: u32 = 1 << 20;
-/// Empty reads between two looks at what connections do.
-const LOOK: u32 = 64;
+/// Empty reads between two checks for connections that are being established.
+const CHECK_EVERY: u32 = 64;
 /// Entries that one call takes from the NIC's completion queue.
 const BATCH: usize = 64;
 
@@ -93,11 +93,11 @@ const BATCH: usize = 64;
 pub(crate) struct Engine {
     pub shared: Shared,
     pub endpoints: Slab<Endpoint>,
-    /// What the library shall call.
+    /// The function that the library calls.
     on_entry: CqHandler,
-    /// The library has been asked to call for the next entry.
+    /// The library will call for the next entry.
     armed: bool,
-    /// It shall go on calling, whether or not anybody sleeps.
+    /// It goes on calling, whether or not a thread sleeps.
     automatic: bool,
     /// The thread of the program that called last.
     caller: libc::pthread_t,
@@ -148,12 +148,12 @@ impl Engine {
         }
     }
 
-    /// A read of a queue has found nothing. Whether the thread should sleep a little before the next one: while connections come
-    /// about, agents and threads that connect need the processor more than a rank that spins, and on a machine with more
+    /// A read of a queue has found nothing. Whether the thread should sleep a little before the next one: while connections are
+    /// established, agents and threads that connect need the processor more than a rank that spins, and on a machine with more
     /// ranks than processors each of their steps waits for a time slice otherwise.
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty = self.empty.wrapping_add(1);
-        self.empty.is_multiple_of(LOOK)
+        self.empty.is_multiple_of(CHECK_EVERY)
             && self.crowd == 0
             && self
                 .endpoints
@@ -166,8 +166,8 @@ impl Engine {
         self.progress_while(|_| true);
     }
 
-    /// The same for a program that reads entries of a queue: until there are as many as it wants. To look whether there
-    /// are more would delay the first.
+    /// The same for a program that reads entries of a queue: until there are as many as it wants. A search for more would delay the
+    /// first.
     #[inline]
     pub(crate) fn progress_for(&mut self, queue: Id, wanted: usize) {
         self.progress_while(|shared| {
@@ -193,7 +193,7 @@ impl Engine {
             self.shared.device.may_yield(before);
         }
         if !self.shared.abandoned.is_empty() {
-            self.bury();
+            self.destroy_abandoned();
         }
     }
 
@@ -206,9 +206,9 @@ impl Engine {
         }
     }
 
-    /// Destroys the endpoints that nobody will close.
+    /// Destroys the endpoints that no object refers to.
     #[cold]
-    fn bury(&mut self) {
+    fn destroy_abandoned(&mut self) {
         for id in std::mem::take(&mut self.shared.abandoned) {
             if let Some(endpoint) = self.endpoints.remove(id) {
                 endpoint.destroy(&mut self.shared);
@@ -223,14 +223,14 @@ impl Engine {
             self.entry(vi, receive);
         }
         self.progress();
-        // Whoever was woken asks again before it sleeps again; what came may have been for somebody else.
-        if self.automatic || self.somebody_sleeps() {
+        // A thread that was woken arms again before it sleeps again; the entry may have been for another thread.
+        if self.automatic || self.has_sleeper() {
             self.arm();
         }
     }
 
     /// Whether a queue is watched on which nothing has come.
-    fn somebody_sleeps(&mut self) -> bool {
+    fn has_sleeper(&mut self) -> bool {
         let mut watched = false;
         for (_, queue) in self.shared.completions.iter() {
             watched |= queue.is_watched();
@@ -241,14 +241,14 @@ impl Engine {
         watched
     }
 
-    /// Asks the library to call for the next entry.
+    /// Makes the library call for the next entry.
     pub(crate) fn arm(&mut self) {
         if !self.armed {
             self.armed = self.shared.device.notify(self.on_entry);
         }
     }
 
-    /// The next [`Self::arm`] asks again.
+    /// The next [`Self::arm`] arms again.
     #[cfg(test)]
     pub(crate) fn forget_call(&mut self) {
         self.armed = false;
@@ -298,11 +298,11 @@ impl Engine {
                 self.shared.abandoned.push(id);
             }
         }
-        self.bury();
+        self.destroy_abandoned();
     }
 
-    /// Ends the connections of peers that have connected and not said who they are in the time for a connection: anybody can
-    /// connect, and every VI is one less for the others.
+    /// Ends the connections of peers that have connected and not identified themselves in the time for a connection: any process
+    /// can connect, and every VI is one less for the others.
     pub(crate) fn hang_up_on_silent(&mut self) {
         let limit = self.shared.settings.connect_timeout;
         for (id, endpoint) in self.endpoints.iter() {
@@ -313,7 +313,7 @@ impl Engine {
                 self.shared.abandoned.push(id);
             }
         }
-        self.bury();
+        self.destroy_abandoned();
     }
 
     /// Ends the connection of the peer that has been silent longest; false if there is none.
@@ -326,7 +326,7 @@ impl Engine {
             return false;
         };
         self.shared.abandoned.push(id);
-        self.bury();
+        self.destroy_abandoned();
         true
     }
 

@@ -104,7 +104,7 @@ impl Waiting {
 /// What a posted send is, until it is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sent {
-    /// Nothing that anybody waits for.
+    /// Its end is not reported.
     Nothing,
     /// The end of an operation.
     Operation {
@@ -129,10 +129,10 @@ pub(super) struct Reads {
     pub(super) next: u64,
     /// Requests without an answer.
     pub(super) under_way: u32,
-    waiting: HashMap<u64, Asked>,
+    waiting: HashMap<u64, PendingRead>,
 }
 
-struct Asked {
+struct PendingRead {
     context: Context,
     flags: u64,
     left: usize,
@@ -142,7 +142,7 @@ struct Asked {
 impl Reads {
     pub(super) fn begin(&mut self, operation: &Operation, requests: usize) {
         self.next += 1;
-        let waiting = Asked {
+        let waiting = PendingRead {
             context: operation.context,
             flags: operation.flags,
             left: requests,
@@ -151,7 +151,7 @@ impl Reads {
         self.waiting.insert(self.next, waiting);
     }
 
-    /// Counts an answer; returns the operation that has ended with it. None if nobody has asked.
+    /// Counts an answer; returns the operation that has ended with it. None: there was no such request.
     #[expect(
         clippy::option_option,
         reason = "an answer is expected or not, and the last one or not"

@@ -20,7 +20,7 @@ pub(crate) const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(crate) const FI_LOCAL_COMM: u64 = 1 << 51;
 pub(crate) const FI_REMOTE_COMM: u64 = 1 << 52;
 pub(crate) const FI_SOURCE: u64 = 1 << 57;
-/// Flag of a binding: only operations that ask for it complete to the queue.
+/// Flag of a binding: only operations that request it complete to the queue.
 pub(crate) const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 
 pub(crate) const FI_FORMAT_UNSPEC: u32 = 0;
@@ -36,7 +36,7 @@ pub(crate) const FI_MR_LOCAL: i32 = 1 << 2;
 pub(crate) const FI_MR_VIRT_ADDR: i32 = 1 << 4;
 pub(crate) const FI_MR_ALLOCATED: i32 = 1 << 5;
 pub(crate) const FI_MR_PROV_KEY: i32 = 1 << 6;
-/// Mode bit of interfaces before 1.5, which say FI_MR_LOCAL this way.
+/// Mode bit of interfaces before 1.5, their form of FI_MR_LOCAL.
 pub(crate) const FI_LOCAL_MR: u64 = 1 << 55;
 
 pub(crate) const FI_PROGRESS_AUTO: i32 = 1;

@@ -1,4 +1,4 @@
-//! Tables of functions. `size` tells libfabric how many of them there are.
+//! Tables of functions. `size` is their number for libfabric.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -33,7 +33,7 @@ macro_rules! tables {
 }
 
 tables! {
-    /// Of every object. The last two members of libfabric 1.17 are left out: `size` says so.
+    /// Of every object. The last two members of libfabric 1.17 are left out, and `size` is shorter.
     fi_ops {
         close: unsafe extern "C" fn(*mut fid) -> c_int,
         bind: unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int,

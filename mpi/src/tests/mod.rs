@@ -143,9 +143,9 @@ fn memory_is_written_and_read() {
         );
         assert_eq!(client.completion().op_context, context(2));
     }
-    let told = server.completion();
+    let written = server.completion();
     assert_eq!(
-        (told.flags, told.data),
+        (written.flags, written.data),
         (FI_REMOTE_WRITE | FI_RMA | FI_REMOTE_CQ_DATA, 77)
     );
     assert_eq!(far.bytes, near.bytes);
@@ -169,7 +169,7 @@ fn memory_is_written_and_read() {
             );
         }
         let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        // The other side is this thread, too, so nobody may sleep: it answers when somebody reads a queue.
+        // The other side is this thread, too, so it must not sleep: it answers when a queue is read.
         loop {
             // SAFETY: see `World::new`.
             let read = unsafe {
@@ -212,7 +212,7 @@ fn a_wrong_key_ends_in_an_error_and_nothing_is_written() {
             0
         );
     }
-    // The write may have completed before the device knew; then the connection's end tells.
+    // The write may have completed before the device knew; then the end of the connection reports the error.
     let (kind, ..) = world.event();
     assert_eq!(kind, FI_SHUTDOWN);
     assert!(far.bytes.iter().all(|byte| *byte == 0));
@@ -244,7 +244,7 @@ fn a_rejection_brings_its_data() {
 }
 
 #[test]
-fn nobody_listens() {
+fn no_listener() {
     let mut world = World::new();
     world.address[2] ^= 0x40; // another port
     let client = world.end(world.info);
@@ -255,7 +255,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn closing_one_side_tells_the_other() {
+fn closing_one_side_reports_to_the_other() {
     let world = World::new();
     let (client, server) = world.pair();
     let mut to = world.memory(vec![0; 64]);
@@ -295,7 +295,7 @@ fn read_all(end: &End) -> (usize, usize) {
     (received, sent)
 }
 
-/// What has arrived when a connection ends is reported, whoever closes first, and closing takes nothing of it back:
+/// What has arrived when a connection ends is reported, whichever side closes first, and closing takes nothing of it back:
 /// `ofi_rxm` closes at FI_SHUTDOWN and reads afterwards.
 #[test]
 fn the_last_messages_before_the_end_arrive() {
@@ -386,7 +386,7 @@ fn messages_outlive_their_connection() {
 
 /// A job whose ranks do not reach each other ends: after attempts that have failed the call itself does.
 #[test]
-fn an_address_that_nobody_answers_is_refused_in_the_end() {
+fn an_address_without_an_answer_is_refused_in_the_end() {
     let mut world = World::new();
     world.address[2] ^= 0x20;
     for attempt in 0..3 {
@@ -411,7 +411,7 @@ fn an_address_that_nobody_answers_is_refused_in_the_end() {
     }
 }
 
-/// Whoever connects and says nothing loses the VI that waits for it.
+/// A peer that connects and sends nothing loses the VI that waits for it.
 #[test]
 fn a_silent_stranger_holds_no_vi() {
     let world = World::new();
@@ -465,7 +465,7 @@ fn a_silent_stranger_holds_no_vi() {
 fn a_known_port_is_reached_without_the_process() {
     let mut world = World::new();
     world.listen_at(4711);
-    // The address has the random number of the process, as ofi_rxm makes it; it is asked for without.
+    // The address has the random number of the process, as ofi_rxm makes it; it is requested without.
     world.address[14..18].fill(0);
     let (client, server) = world.pair();
     client.close();
@@ -516,9 +516,9 @@ fn a_sleeper_wakes() {
     server.close();
 }
 
-/// What wakes the library for somebody else does not leave a sleeper behind, also if that other queue is never read.
+/// An entry of another queue does not leave a sleeper behind, even if that queue is never read.
 #[test]
-fn a_sleeper_wakes_beside_a_queue_that_nobody_reads() {
+fn a_sleeper_wakes_beside_an_unread_queue() {
     let world = World::new();
     let (client, server) = world.pair();
     let from = world.memory(pattern(8));
@@ -598,7 +598,7 @@ fn a_cancelled_thread_comes_back() {
         assert_eq!(client.send(from, 8, 2), 0);
         let received = server.completion().op_context as usize;
         let sent = client.completion().op_context as usize;
-        // Each of these asks the library to call for the next entry, unless another thread has asked already.
+        // Each of these makes the library call for the next entry: VipCQNotify is a cancellation point.
         for _ in 0..50 {
             assert!(server.next().is_none());
             crate::nic::Nic::get().expect("open").lock().forget_call();

@@ -10,7 +10,7 @@ use crate::provider::fi_prov_ini;
 /// Milliseconds in which everything here happens.
 const PATIENCE: c_int = 30_000;
 
-/// Starts an agent and says where the library is; once, before the first call of the provider.
+/// Starts an agent and names the library; once, before the first call of the provider.
 fn prepare() {
     static READY: OnceLock<()> = OnceLock::new();
     READY.get_or_init(|| {
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Two connected endpoints: the one that asked, the one that was asked.
+    /// Two connected endpoints: the active one and the passive one.
     pub(super) fn pair(&self) -> (End, End) {
         let client = self.end(self.info);
         self.connect(&client, b"hello");

@@ -69,10 +69,10 @@ pub(crate) fn has_mpi() -> bool {
         for tool in ["mpicc", "mpirun", "ompi_info"] {
             find_tool(tool).ok_or_else(|| format!("there is no {tool} of Open MPI"))?;
         }
-        let told = Command::new("ompi_info")
+        let shown = Command::new("ompi_info")
             .output()
             .map_err(|error| error.to_string())?;
-        match String::from_utf8_lossy(&told.stdout).contains("MCA mtl: ofi") {
+        match String::from_utf8_lossy(&shown.stdout).contains("MCA mtl: ofi") {
             true => Ok(()),
             false => Err("this Open MPI was built without libfabric".to_owned()),
         }
@@ -160,7 +160,7 @@ impl Job {
     }
 
     /// Runs it, one at a time, as each has more processes than a small machine has processors. Meanwhile something
-    /// happens, which may ask whether the job still runs.
+    /// happens, which may check whether the job still runs.
     pub(crate) fn run_while(self, happens: impl FnOnce(&mut Started)) -> Finished {
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 /* What a job does while something goes wrong.
  *   faults late        rank 1 asks for messages when all others have sent everything they have
  *   faults never       rank 1 ends the job while all others send messages that it never asks for
- *   faults steady FILE messages between all until FILE is gone; FILE.RANK says that a rank has begun */
+ *   faults steady FILE messages between all until FILE is removed; FILE.RANK exists when a rank has begun */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
