@@ -430,7 +430,7 @@ fn claim() {
             taken
         })
     };
-    let ours = match slot.claim.take_for_program() {
+    let ours = match slot.claim.take_for_application() {
         Ok(()) => true,
         Err(claim::PLACED) => {
             slot.data.with(|data| {

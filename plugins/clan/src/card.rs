@@ -24,7 +24,7 @@ use crate::interface::Interface;
 /// ended the socket tells at once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a process that waits looks.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// How long is waited for what can do without the device's word.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
@@ -75,7 +75,7 @@ struct Left(Duration);
 impl Left {
     /// So long ago the waiting process has looked before. More than two such times it has not been running.
     fn pass(&mut self, since: Duration) {
-        self.0 = self.0.saturating_sub(since.min(2 * LOOK_EVERY));
+        self.0 = self.0.saturating_sub(since.min(2 * CHECK_EVERY));
     }
 }
 
@@ -85,7 +85,7 @@ fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<Own
     let mut left = Left(time);
     let mut looked = Instant::now();
     loop {
-        let arrived = channel::wait(socket.fd()?, left.0.min(LOOK_EVERY));
+        let arrived = channel::wait(socket.fd()?, left.0.min(CHECK_EVERY));
         if !arrived && left.0.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -118,7 +118,7 @@ enum Failure {
     /// The connection to it has broken.
     Broken(io::Error),
     /// Another reason, of which the log tells.
-    Told(Status),
+    Reported(Status),
 }
 
 impl Card {
@@ -138,12 +138,12 @@ impl Card {
                 error(&format!("the device does not answer: {why}"));
                 Status::Resource
             }
-            Failure::Told(status) => status,
+            Failure::Reported(status) => status,
         })
     }
 
     fn try_open(poll_us: u32, interface: Option<&Interface>) -> Result<(Card, OwnedFd), Failure> {
-        let (socket, device) = Host::get().device(NAME).map_err(Failure::Told)?;
+        let (socket, device) = Host::get().device(NAME).map_err(Failure::Reported)?;
         let socket = Kept::new(socket);
         let mut request = Request {
             op: op::OPEN,
@@ -174,7 +174,7 @@ impl Card {
         match reply.status {
             status::OK => Card::map(socket, &fds).map_err(|why| {
                 error(&format!("cannot map the pages of the device: {why}"));
-                Failure::Told(Status::Resource)
+                Failure::Reported(Status::Resource)
             }),
             status::NOT_PERMITTED => {
                 error(
@@ -182,16 +182,16 @@ impl Card {
                      kernel.yama.ptrace_scope be 0 or 1, keep the process dumpable, and run vipkad \
                      and program as one user in one PID namespace",
                 );
-                Err(Failure::Told(Status::NotPermitted))
+                Err(Failure::Reported(Status::NotPermitted))
             }
             status::INVALID if reply.version != VERSION => {
                 error("the device has another version; stop all programs that use it");
-                Err(Failure::Told(Status::Resource))
+                Err(Failure::Reported(Status::Resource))
             }
             _ => {
                 let why = io::Error::from_raw_os_error(reply.errno as i32);
                 error(&format!("the device cannot be opened: {why}"));
-                Err(Failure::Told(Status::Resource))
+                Err(Failure::Reported(Status::Resource))
             }
         }
     }
@@ -267,9 +267,9 @@ impl Card {
     }
 
     /// Says something that has no answer.
-    pub(crate) fn tell(&self, request: &Request) -> io::Result<()> {
+    pub(crate) fn send(&self, request: &Request) -> io::Result<()> {
         put(&self.socket, request, &[])?;
-        self.nic().mail.fetch_add(1, Ordering::Release);
+        self.nic().messages.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl Card {
         let mut number = self.calls.lock();
         *number = number.wrapping_add(1);
         request.number = *number;
-        self.tell(&request)?;
+        self.send(&request)?;
         get(&self.socket, request.number, time)
     }
 
@@ -325,9 +325,9 @@ impl Card {
         )
     }
 
-    /// The partner on another host has gone: afterwards the device has said what that means for the VI.
+    /// The peer on another host has gone: afterwards the device has said what that means for the VI.
     /// A device that has no time for it is not waited for.
-    pub(crate) fn partner_gone(&self, request: Request) {
+    pub(crate) fn peer_gone(&self, request: Request) {
         let _ = self.call(request, SHORT);
     }
 
@@ -352,9 +352,9 @@ mod tests {
     fn time_without_a_processor_is_no_wait() {
         let mut left = Left(PATIENCE);
         left.pass(2 * PATIENCE);
-        assert_eq!(left.0, PATIENCE - 2 * LOOK_EVERY);
+        assert_eq!(left.0, PATIENCE - 2 * CHECK_EVERY);
         for _ in 0..240 {
-            left.pass(LOOK_EVERY);
+            left.pass(CHECK_EVERY);
         }
         assert!(left.0.is_zero(), "a device that says nothing for a minute");
     }

@@ -68,7 +68,7 @@ impl Provider for Clan {
         settings::text(
             c"interface",
             c"name",
-            c"Ethernet interface behind /dev/clanvi0 and nic0, for partners on other hosts; empty: this host only",
+            c"Ethernet interface behind /dev/clanvi0 and nic0, for peers on other hosts; empty: this host only",
         ),
         settings::counted(
             c"poll_us",

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vipl_abi::*;
 use vipl_clan_proto::claim::{self, Claim};
-use vipl_clan_proto::vi::{Received, SMALL, end, news};
+use vipl_clan_proto::vi::{Received, SMALL, end, event};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Entry, Port, Queue, descriptor};
 
@@ -15,7 +15,7 @@ use crate::vi::ClanVi;
 /// Completions of each queue taken in one go.
 const BATCH: u32 = 64;
 /// News of one kind that are told in one go; a device that counts on without end is not believed.
-const NEWS: u32 = 64;
+const EVENTS_MAX: u32 = 64;
 
 /// What a completion's claim says.
 enum Claimed {
@@ -40,8 +40,8 @@ enum Taken {
 
 /// Decides who does it.
 #[inline(always)]
-fn claim_for_program(word: &Claim, entry: &Entry) -> Claimed {
-    match word.take_for_program() {
+fn claim_for_application(word: &Claim, entry: &Entry) -> Claimed {
+    match word.take_for_application() {
         Ok(()) => Claimed::Ours,
         Err(claim::DEVICE) if !is_done(entry) => Claimed::Wait,
         Err(claim::OFFERED) => Claimed::Offered,
@@ -84,7 +84,7 @@ impl ClanVi {
             self.take(port);
         }
         if unreliable && port.is_connected() {
-            self.hear_news(port);
+            self.report_events(port);
         }
         if over && port.is_connected() {
             self.finish(port, word as u32);
@@ -122,7 +122,7 @@ impl ClanVi {
 
     /// The completion queue asks for this VI once more.
     fn come_again(&self) {
-        if self.pages.words().marks.load(Relaxed) != 0 {
+        if self.pages.words().watched.load(Relaxed) != 0 {
             self.card.nic().ready.set(self.number);
         }
     }
@@ -135,13 +135,13 @@ impl ClanVi {
         }
         let pages = self.pages;
         let slot = pages.received(number);
-        if slot.lap.load(Acquire) != number.wrapping_add(1) {
+        if slot.sequence.load(Acquire) != number.wrapping_add(1) {
             return Taken::Nothing;
         }
         // SAFETY: posted and not complete.
         let entry = unsafe { port.entry(Queue::Recv, port.completed(Queue::Recv)) };
         let mut taken = Taken::One;
-        match claim_for_program(&slot.claim, &entry) {
+        match claim_for_application(&slot.claim, &entry) {
             Claimed::Wait => return Taken::Nothing,
             Claimed::Offered => {
                 if !self.fetch(port, &entry, slot) {
@@ -178,12 +178,12 @@ impl ClanVi {
             return false;
         }
         let slot = self.pages.sent(number);
-        if slot.lap.load(Acquire) != number.wrapping_add(1) {
+        if slot.sequence.load(Acquire) != number.wrapping_add(1) {
             return false;
         }
         // SAFETY: posted and not complete.
         let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
-        if let Claimed::Wait | Claimed::Offered = claim_for_program(&slot.claim, &entry) {
+        if let Claimed::Wait | Claimed::Offered = claim_for_application(&slot.claim, &entry) {
             return false;
         }
         let status = slot.status.load(Relaxed);
@@ -208,27 +208,27 @@ impl ClanVi {
     }
 
     /// What the program is told of a connection that lives on.
-    fn hear_news(&mut self, port: &Port) {
+    fn report_events(&mut self, port: &Port) {
         use VIP_ERROR_CODE::*;
-        const KINDS: [(usize, VIP_ERROR_CODE, u32); news::KINDS] = [
-            (news::EMPTY, VIP_ERROR_RECVQ_EMPTY, VIP_STATUS_OP_RECEIVE),
+        const KINDS: [(usize, VIP_ERROR_CODE, u32); event::KINDS] = [
+            (event::EMPTY, VIP_ERROR_RECVQ_EMPTY, VIP_STATUS_OP_RECEIVE),
             (
-                news::REFUSED,
+                event::REFUSED,
                 VIP_ERROR_RDMAW_PROT,
                 VIP_STATUS_OP_REMOTE_RDMA_WRITE,
             ),
             (
-                news::CUT,
+                event::CUT,
                 VIP_ERROR_RDMAW_ABORT,
                 VIP_STATUS_OP_REMOTE_RDMA_WRITE,
             ),
         ];
         let Some(link) = &mut self.link else { return };
         for (kind, code, opcode) in KINDS {
-            let count = self.pages.words().news[kind].load(Acquire);
-            let fresh = count.wrapping_sub(link.heard[kind]);
-            link.heard[kind] = count;
-            for _ in 0..fresh.min(NEWS) {
+            let count = self.pages.words().events[kind].load(Acquire);
+            let fresh = count.wrapping_sub(link.reported[kind]);
+            link.reported[kind] = count;
+            for _ in 0..fresh.min(EVENTS_MAX) {
                 port.raise(code, opcode);
             }
         }
@@ -239,7 +239,7 @@ impl ClanVi {
     fn finish(&mut self, port: &Port, reason: u32) {
         use VIP_ERROR_CODE::*;
         let (cause, opcode) = match reason {
-            end::TOLD => (VIPL_CAUSE_REPORTED, 0),
+            end::REPORTED => (VIPL_CAUSE_REPORTED, 0),
             end::DISCONNECTED => (VIPL_CAUSE_DISCONNECTED, 0),
             end::EMPTY => (VIP_ERROR_RECVQ_EMPTY as c_int, VIP_STATUS_OP_RECEIVE),
             end::WRITE_REFUSED => (

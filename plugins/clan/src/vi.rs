@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
-use vipl_clan_proto::vi::{RING, ViPages, news};
+use vipl_clan_proto::vi::{RING, ViPages, event};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Nic, OwnTable, Port, Queue, Ready, Sleep, Status, Vi};
 use vipl_sys::shm::Mapping;
@@ -32,7 +32,7 @@ pub(crate) struct Count {
 
 impl Count {
     fn new() -> Count {
-        // The doorbell whose lap is 0, as in fresh memory, needs a lap before it.
+        // The doorbell whose sequence is 0, as in fresh memory, needs a sequence before it.
         let first = wrap::start(RING as u32).wrapping_sub(RING as u32);
         Count {
             rung: first,
@@ -62,10 +62,10 @@ pub(crate) struct Link {
     /// The host knows that it is over.
     pub(crate) ended: bool,
     pub(crate) unreliable: bool,
-    /// The partner is on another host.
-    away: bool,
+    /// The peer is on another host.
+    remote: bool,
     /// News that the program has been told of.
-    pub(crate) heard: [u32; news::KINDS],
+    pub(crate) reported: [u32; event::KINDS],
 }
 
 /// One VI; the connection comes and goes.
@@ -116,11 +116,11 @@ impl ClanVi {
         set.fold(0, |flags, (_, bit)| flags | bit)
     }
 
-    /// Breaks the connection because of what only this side could find: the partner loses it.
+    /// Breaks the connection because of what only this side could find: the peer loses it.
     #[cold]
     pub(crate) fn break_off(&mut self) {
         let request = self.request(op::BREAK);
-        if self.card.tell(&request).is_ok() {
+        if self.card.send(&request).is_ok() {
             self.leave(SHORT);
         }
         if let Some(link) = &mut self.link {
@@ -159,7 +159,7 @@ impl Ready for ClanNic {
     }
 
     fn watch(&self, vi: &mut ClanVi, on: bool) {
-        let marks = &vi.pages.words().marks;
+        let marks = &vi.pages.words().watched;
         marks.store(u32::from(on), Ordering::SeqCst);
         if on {
             // What completed before that has no mark.
@@ -209,7 +209,7 @@ impl Vi for ClanVi {
         port: &Port,
         connection: &vipl_connection,
     ) -> Result<(), Status> {
-        let away = connection.remote != 0;
+        let remote = connection.remote != 0;
         self.epochs = self.epochs.wrapping_add(1).max(1);
         self.sends.begin(port.completed(Queue::Send));
         self.receives.begin(port.completed(Queue::Recv));
@@ -226,9 +226,9 @@ impl Vi for ClanVi {
             segments_max: port.segments_max() as u16,
             ..self.request(op::ATTACH)
         };
-        if away {
+        if remote {
             request.mtu = nic.mtu;
-            request.partner_vi = connection.peer_vi;
+            request.peer_vi = connection.peer_vi;
             request.endpoint = connection.remote_endpoint;
             request
                 .address
@@ -240,12 +240,12 @@ impl Vi for ClanVi {
             left: false,
             ended: false,
             unreliable: !port.is_reliable(),
-            away,
-            heard: std::array::from_fn(|kind| words.news[kind].load(Ordering::Acquire)),
+            remote,
+            reported: std::array::from_fn(|kind| words.events[kind].load(Ordering::Acquire)),
         });
-        // Before the device knows of the connection: a partner's message may come at once.
+        // Before the device knows of the connection: a peer's message may come at once.
         self.ring_receives(port);
-        self.card.tell(&request).map_err(|error| {
+        self.card.send(&request).map_err(|error| {
             let text = format!("clan: cannot tell the device of a connection: {error}");
             Host::get().log(VIPL_LOG_ERROR, &text);
             self.link = None;
@@ -268,17 +268,17 @@ impl Vi for ClanVi {
 
     fn peer_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
         let Some(link) = &self.link else { return };
-        if link.away && !link.left {
-            // What the partner's last frames have to say of the end is the device's to know.
+        if link.remote && !link.left {
+            // What the peer's last frames have to say of the end is the device's to know.
             let flags = if orderly { flag::ORDERLY } else { 0 };
-            let request = self.request(op::PARTNER_GONE);
-            self.card.partner_gone(Request { flags, ..request });
+            let request = self.request(op::PEER_GONE);
+            self.card.peer_gone(Request { flags, ..request });
         } else {
             self.leave(SHORT);
         }
         self.look(port);
-        // The device ends it when the partner's last frames have come, or after a moment.
-        let device_does = orderly && self.link.as_ref().is_some_and(|link| link.away);
+        // The device ends it when the peer's last frames have come, or after a moment.
+        let device_does = orderly && self.link.as_ref().is_some_and(|link| link.remote);
         if port.is_connected() && !device_does {
             self.leave(SHORT);
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
@@ -316,10 +316,10 @@ impl Vi for ClanVi {
         let Some(link) = self.link.as_ref().filter(|link| !link.left) else {
             return true;
         };
-        let away = link.away;
+        let remote = link.remote;
         let is_over = if *since != RECALLED && self.card.is_in_round(since) {
             false
-        } else if away || self.sends.done == self.sends.rung {
+        } else if remote || self.sends.done == self.sends.rung {
             true
         } else {
             // A peer on this host may be fetching what was registered.
@@ -328,7 +328,7 @@ impl Vi for ClanVi {
         };
         if !is_over && left.is_zero() {
             // It must not take for data what is there later.
-            let _ = self.card.tell(&self.request(op::BREAK));
+            let _ = self.card.send(&self.request(op::BREAK));
         }
         is_over
     }
@@ -337,6 +337,6 @@ impl Vi for ClanVi {
 impl Drop for ClanVi {
     fn drop(&mut self) {
         // A device that has gone has forgotten it, too.
-        let _ = self.card.tell(&self.request(op::DESTROY));
+        let _ = self.card.send(&self.request(op::DESTROY));
     }
 }

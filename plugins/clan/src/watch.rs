@@ -23,7 +23,7 @@ use crate::card::Card;
 /// When a VI that the program is just using is looked at again.
 const AGAIN: Duration = Duration::from_millis(1);
 /// How often is looked whether the program has closed the descriptors that are waited for.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The thread.
 pub(crate) struct Watch {
@@ -83,7 +83,11 @@ impl Watch {
 impl Watcher {
     fn run(&mut self) {
         loop {
-            let time = if self.open.is_empty() { LOOK } else { AGAIN };
+            let time = if self.open.is_empty() {
+                CHECK_EVERY
+            } else {
+                AGAIN
+            };
             let [stop, interrupt, end] = self.wait(time);
             if stop || self.stopping.load(Ordering::SeqCst) {
                 return;

@@ -23,7 +23,7 @@ pub(crate) struct Client {
     pid: i32,
     process: Option<Rc<Process>>,
     /// Packets that the process had sent when its socket was found empty.
-    mail: u32,
+    messages: u32,
     /// Its interface.
     link: Option<usize>,
     /// Its VIs, by their number.
@@ -56,7 +56,7 @@ impl Client {
             life,
             pid: pid as i32,
             process: None,
-            mail: 0,
+            messages: 0,
             link: None,
             vis: Vec::new(),
         })
@@ -85,18 +85,20 @@ impl Client {
     /// Packets that it has sent, as it says.
     fn sent(&self) -> u32 {
         let process = self.process.as_ref();
-        process.map_or(self.mail, |process| process.nic().mail.load(Acquire))
+        process.map_or(self.messages, |process| {
+            process.nic().messages.load(Acquire)
+        })
     }
 
     /// Whether it has sent packets that have not been read.
     #[inline(always)]
-    pub(crate) fn has_mail(&self) -> bool {
-        self.sent() != self.mail
+    pub(crate) fn has_messages(&self) -> bool {
+        self.sent() != self.messages
     }
 
     /// Looks at the socket again in the next round: there may be more.
-    pub(crate) fn expect_mail(&mut self) {
-        self.mail = self.sent().wrapping_sub(1);
+    pub(crate) fn expect_messages(&mut self) {
+        self.messages = self.sent().wrapping_sub(1);
     }
 
     /// Takes the next request off the socket.
@@ -114,7 +116,7 @@ impl Client {
                 Ok((request, fds))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.mail = sent;
+                self.messages = sent;
                 Err(Verdict::Stays)
             }
             Err(_) => Err(Verdict::Gone),
@@ -167,7 +169,7 @@ impl Clients {
         if place >= CLIENTS_MAX {
             return Err(io::Error::other("too many processes"));
         }
-        events.listen(client.socket.as_raw_fd(), Source::Mail(place))?;
+        events.listen(client.socket.as_raw_fd(), Source::Messages(place))?;
         events.listen(client.life.as_raw_fd(), Source::End(place))?;
         match free {
             Some(place) => self.0[place] = Some(client),
@@ -190,9 +192,10 @@ impl Clients {
 
     /// The first one, from this place on, that has sent packets that have not been read.
     #[inline(always)]
-    pub(crate) fn with_mail(&self, from: usize) -> Option<usize> {
-        let has_mail = |client: &Option<Client>| client.as_ref().is_some_and(Client::has_mail);
+    pub(crate) fn with_messages(&self, from: usize) -> Option<usize> {
+        let has_messages =
+            |client: &Option<Client>| client.as_ref().is_some_and(Client::has_messages);
         let rest = self.0.get(from..)?;
-        Some(from + rest.iter().position(has_mail)?)
+        Some(from + rest.iter().position(has_messages)?)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vipl_abi::*;
 use vipl_clan_proto::claim;
-use vipl_clan_proto::vi::{SMALL, ViPages, end, news};
+use vipl_clan_proto::vi::{SMALL, ViPages, end, event};
 
 use crate::process::{piece, pieces};
 use crate::queues::{Incoming, Queues};
@@ -18,8 +18,8 @@ use crate::tools::Tools;
 const WRITE_BACK_NS: u64 = 30_000;
 /// Completed sends of a queue with more to send for which a sleeper is woken, or how long the first of them
 /// waits, in nanoseconds.
-const UNTOLD_MAX: u32 = 16;
-const UNTOLD_NS: u64 = 150_000;
+const UNREPORTED_MAX: u32 = 16;
+const UNREPORTED_NS: u64 = 150_000;
 /// Completions of sends that one call of the kernel writes.
 const BATCH: u32 = 64;
 /// Where ImmediateData, Length and Status stand in a descriptor.
@@ -74,15 +74,15 @@ pub(crate) struct Completions {
     /// The same of receives.
     receives: u32,
     /// Completed sends that nobody has been told of.
-    untold: u32,
+    unreported: u32,
     /// When the first of them completed, in nanoseconds.
-    untold_at: u64,
+    unreported_at: u64,
     unseen_sent: Unseen,
     unseen_received: Unseen,
     /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
     due: u64,
     /// What it has been told, by the places of `news`.
-    news: [u32; news::KINDS],
+    events: [u32; event::KINDS],
 }
 
 /// Stores the completion of the receive with this number.
@@ -93,13 +93,13 @@ pub(crate) fn publish(pages: &ViPages, number: u32, outcome: Outcome, small: u32
     slot.immediate.store(outcome.immediate, Relaxed);
     slot.small.store(small, Relaxed);
     slot.claim.publish(claim);
-    slot.lap.store(number.wrapping_add(1), Release);
+    slot.sequence.store(number.wrapping_add(1), Release);
 }
 
 /// Completion queues find this VI.
 #[inline(always)]
 fn mark(queues: &Queues) {
-    if queues.pages().words().marks.load(Relaxed) != 0 {
+    if queues.pages().words().watched.load(Relaxed) != 0 {
         queues.process().nic().ready.set(queues.number());
     }
 }
@@ -138,7 +138,7 @@ impl Completions {
         (self.sends, self.receives) = (sends, receives);
         self.unseen_sent = Unseen::begin(sends);
         self.unseen_received = Unseen::begin(receives);
-        self.untold = 0;
+        self.unreported = 0;
         self.due = 0;
     }
 
@@ -173,7 +173,7 @@ impl Completions {
         slot.status.store(status, Relaxed);
         slot.claim.publish(claim::OPEN);
         self.sends = self.sends.wrapping_add(1);
-        slot.lap.store(self.sends, Release);
+        slot.sequence.store(self.sends, Release);
         self.opened(tools);
     }
 
@@ -181,8 +181,8 @@ impl Completions {
     /// for each of many sends takes the processor from the one that receives them. `more`: others will complete soon.
     #[inline(always)]
     pub(crate) fn announce_sent(&mut self, queues: &Queues, tools: &Tools, more: bool) {
-        self.note_untold(tools);
-        if self.has_time_to_tell(tools, more) {
+        self.count_unreported(tools);
+        if self.may_report_later(tools, more) {
             mark(queues);
         } else {
             self.announce(queues, tools);
@@ -190,16 +190,16 @@ impl Completions {
     }
 
     /// One more that sleepers may not have seen.
-    fn note_untold(&mut self, tools: &Tools) {
-        if self.untold == 0 {
-            self.untold_at = tools.now;
+    fn count_unreported(&mut self, tools: &Tools) {
+        if self.unreported == 0 {
+            self.unreported_at = tools.now;
         }
-        self.untold = self.untold.saturating_add(1);
+        self.unreported = self.unreported.saturating_add(1);
     }
 
     /// Whether more sends will complete soon, and those of which nobody has been told are few and recent.
-    fn has_time_to_tell(&self, tools: &Tools, more: bool) -> bool {
-        more && self.untold < UNTOLD_MAX && tools.now < self.untold_at + UNTOLD_NS
+    fn may_report_later(&self, tools: &Tools, more: bool) -> bool {
+        more && self.unreported < UNREPORTED_MAX && tools.now < self.unreported_at + UNREPORTED_NS
     }
 
     /// Completes the receive at the head, with `small` bytes of data in [`Tools::bounce`].
@@ -274,16 +274,16 @@ impl Completions {
     /// Tells whoever waits.
     #[inline(always)]
     pub(crate) fn announce(&mut self, queues: &Queues, tools: &Tools) {
-        self.untold = 0;
+        self.unreported = 0;
         mark(queues);
         let bell = &queues.process().nic().bell;
         bell.ring_if_wanted(tools.page.needs_fences());
     }
 
     /// Tells the program of something on a connection that lives on.
-    pub(crate) fn raise(&mut self, queues: &Queues, tools: &Tools, news: usize) {
-        self.news[news] = self.news[news].wrapping_add(1);
-        queues.pages().words().news[news].store(self.news[news], Release);
+    pub(crate) fn raise(&mut self, queues: &Queues, tools: &Tools, event: usize) {
+        self.events[event] = self.events[event].wrapping_add(1);
+        queues.pages().words().events[event].store(self.events[event], Release);
         notify(queues);
         self.announce(queues, tools);
     }
@@ -302,14 +302,14 @@ impl Completions {
     pub(crate) fn write_back(&mut self, queues: &Queues, tools: &mut Tools, more: bool) {
         let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
         let received = self.write_back_up_to(queues, tools, sent, received);
-        if received || self.untold > 0 && !self.has_time_to_tell(tools, more) {
+        if received || self.unreported > 0 && !self.may_report_later(tools, more) {
             self.announce(queues, tools);
         }
         self.unseen_sent.aged = self.sends;
         self.unseen_received.aged = self.receives;
         let left =
             self.unseen_sent.first != self.sends || self.unseen_received.first != self.receives;
-        let later = left || self.untold > 0;
+        let later = left || self.unreported > 0;
         self.due = if later { tools.now + WRITE_BACK_NS } else { 0 };
     }
 
@@ -351,7 +351,7 @@ impl Completions {
         while self.unseen_sent.first != sent {
             if self.write_back_sent(queues, tools, sent) {
                 // Who looked while the device was at it has gone to sleep without them.
-                self.note_untold(tools);
+                self.count_unreported(tools);
             }
         }
         placed

@@ -45,7 +45,7 @@ impl Connections {
         self.vis.add(vi)
     }
 
-    /// Looks at everything that is in shared memory but mail. True: there was something.
+    /// Looks at everything that is in shared memory but messages. True: there was something.
     pub(crate) fn look(&mut self, clients: &Clients, events: &Events) -> bool {
         let mut worked = false;
         let mut place = 0;
@@ -153,7 +153,7 @@ impl Connections {
         let peer = vi.peer();
         self.part(id, Some(Reason::Lost));
         self.vis.withdraw(id);
-        self.vis.die(id, end::TOLD);
+        self.vis.die(id, end::REPORTED);
         if let Some(peer) = peer {
             self.vis.die(peer, end::LOST);
         }

@@ -82,8 +82,8 @@ impl Device {
     }
 
     fn work(&mut self) -> io::Result<Turn> {
-        let mail = self.read_mail();
-        let worked = self.connections.look(&self.clients, &self.events) | mail;
+        let messages = self.read_messages();
+        let worked = self.connections.look(&self.clients, &self.events) | messages;
         let now = self.connections.now();
         match self.pace.next(now, worked) {
             Next::Poll => std::hint::spin_loop(),
@@ -103,9 +103,9 @@ impl Device {
         Ok(Turn::On)
     }
 
-    fn read_mail(&mut self) -> bool {
+    fn read_messages(&mut self) -> bool {
         let mut from = 0;
-        while let Some(place) = self.clients.with_mail(from) {
+        while let Some(place) = self.clients.with_messages(from) {
             self.attend(place);
             from = place + 1;
         }
@@ -117,7 +117,7 @@ impl Device {
         let deadline = self.connections.prepare_sleep();
         self.page.announce_sleep();
         let awake = self.connections.have_work()
-            || self.clients.with_mail(0).is_some()
+            || self.clients.with_messages(0).is_some()
             || deadline <= self.connections.now();
         let turn = self.ask((!awake).then_some(deadline));
         self.page.end_sleep();
@@ -141,7 +141,7 @@ impl Device {
                 Source::Link(_) if !event.failed => {}
                 Source::Link(index) => self.connections.check_interface(index, &self.clients),
                 Source::End(place) => self.forget(place, false),
-                Source::Mail(place) => self.attend(place),
+                Source::Messages(place) => self.attend(place),
             }
         }
         // Last: a newcomer may get the place of a process whose end has just been told.

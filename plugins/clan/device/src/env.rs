@@ -6,7 +6,7 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{Segment, end, news};
+use vipl_clan_proto::vi::{Segment, end, event};
 use vipl_netio::Frame;
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
@@ -229,14 +229,14 @@ impl Env for Bench<'_> {
         use VIP_ERROR_CODE::*;
         // All that happen on a connection that lives on; anything else would be a bug of the engine.
         let known = [
-            (VIP_ERROR_RECVQ_EMPTY, news::EMPTY),
-            (VIP_ERROR_RDMAW_PROT, news::REFUSED),
-            (VIP_ERROR_RDMAW_ABORT, news::CUT),
+            (VIP_ERROR_RECVQ_EMPTY, event::EMPTY),
+            (VIP_ERROR_RDMAW_PROT, event::REFUSED),
+            (VIP_ERROR_RDMAW_ABORT, event::CUT),
         ];
         let found = known.into_iter().find(|(known, _)| *known as u32 == code);
         debug_assert!(found.is_some(), "asynchronous error {code}");
-        if let Some((_, news)) = found {
-            self.vi.raise(self.tools, news);
+        if let Some((_, event)) = found {
+            self.vi.raise(self.tools, event);
         }
     }
 
@@ -250,7 +250,7 @@ impl Env for Bench<'_> {
             (VIP_ERROR_RDMA_TRANSPORT, end::READ_CUT),
         ];
         let reason = match cause {
-            Cause::Reported => end::TOLD,
+            Cause::Reported => end::REPORTED,
             Cause::Disconnected => end::DISCONNECTED,
             Cause::Async(code) => known
                 .into_iter()

@@ -21,7 +21,7 @@ pub(crate) enum Source {
     /// The agent's socket.
     Agent,
     /// The socket of the process in this place.
-    Mail(usize),
+    Messages(usize),
     /// The process in this place has ended.
     End(usize),
     /// The data socket of this link.
@@ -35,7 +35,7 @@ impl Source {
     fn name(self) -> u64 {
         match self {
             Source::Agent => AGENT,
-            Source::Mail(place) => place as u64 * KINDS,
+            Source::Messages(place) => place as u64 * KINDS,
             Source::End(place) => place as u64 * KINDS + 1,
             Source::Link(index) => index as u64 * KINDS + 2,
         }
@@ -45,7 +45,7 @@ impl Source {
         let number = (name / KINDS) as usize;
         match name % KINDS {
             _ if name == AGENT => Source::Agent,
-            0 => Source::Mail(number),
+            0 => Source::Messages(number),
             1 => Source::End(number),
             _ => Source::Link(number),
         }

@@ -24,8 +24,8 @@ use crate::vi::Vi;
 use crate::vis::Vis;
 
 /// Frames that one look at a link takes.
-const LOOK_FRAMES: usize = 64;
-/// Most frames of a link that wait for the mail of its process.
+const POLL_FRAMES: usize = 64;
+/// Most frames of a link that wait for the messages of its process.
 const EARLY_MAX: usize = 256;
 /// How often the interface is asked whether it is still there.
 const CHECK_EVERY_NS: u64 = 250_000_000;
@@ -63,7 +63,7 @@ pub(crate) struct Link {
     client: Option<usize>,
     /// The frame that is looked at: the process, which may map the ring, must not change it meanwhile.
     frame: Vec<u8>,
-    /// Frames of connections that were not known when they came, while the process had mail that was not read.
+    /// Frames of connections that were not known when they came, while the process had messages that was not read.
     early: Vec<Vec<u8>>,
     /// Numbers of VIs that the frames of this round were for.
     touched: Vec<u32>,
@@ -85,7 +85,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         mtu: mtu as u16,
         max_transfer: terms.max_transfer as u32,
         own_vi: number,
-        peer_vi: request.partner_vi,
+        peer_vi: request.peer_vi,
         own_endpoint: side.endpoint,
         peer_endpoint: request.endpoint,
         carry_immediate: terms.has(flag::CARRY_IMMEDIATE),
@@ -355,7 +355,7 @@ impl Link {
         // What has arrived comes before the clock, however much it is.
         let most = match now >= self.side.soonest {
             true => RING_FRAMES,
-            false => LOOK_FRAMES,
+            false => POLL_FRAMES,
         };
         let arrived = self.receive(vis, client, now, most);
         let side = &mut self.side;
@@ -382,14 +382,14 @@ impl Link {
             touched,
             ..
         } = self;
-        let has_mail = || client.is_some_and(Client::has_mail);
+        let has_messages = || client.is_some_and(Client::has_messages);
         let attached = std::mem::take(&mut side.attached);
-        // True: the frame waits for its connection, which may be in the mail. What came before the frame is there by now.
+        // True: the frame waits for its connection, which may be in the messages. What came before the frame is there by now.
         let mut take = |frame: &[u8]| {
             if side.take_frame(vis, touched, frame, now) {
                 return false;
             }
-            let waits = has_mail();
+            let waits = has_messages();
             if !waits {
                 // Perhaps of the connection that the VI had before.
                 side.stray(frame, now);
@@ -397,7 +397,7 @@ impl Link {
             waits
         };
         let waited = early.len();
-        if waited > 0 && (attached || !has_mail()) {
+        if waited > 0 && (attached || !has_messages()) {
             early.retain(|frame| take(frame));
         }
         let found = early.len() < waited;

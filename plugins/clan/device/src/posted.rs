@@ -20,13 +20,13 @@ impl Posted {
 
     /// Number behind the last send doorbell that has been rung.
     #[inline(always)]
-    pub(crate) fn look_for_sends(&self, pages: &ViPages, completed: u32) -> u32 {
+    pub(crate) fn poll_sends(&self, pages: &ViPages, completed: u32) -> u32 {
         advance(&self.sends, completed, |number| pages.is_send_rung(number))
     }
 
     /// The same for receives.
     #[inline(always)]
-    pub(crate) fn look_for_receives(&self, pages: &ViPages, completed: u32) -> u32 {
+    pub(crate) fn poll_receives(&self, pages: &ViPages, completed: u32) -> u32 {
         advance(&self.receives, completed, |number| {
             pages.is_receive_rung(number)
         })

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Calls in a row from one processor after which the device goes elsewhere. Partners that wake it by turns
+/// Calls in a row from one processor after which the device goes elsewhere. Peers that wake it by turns
 /// are not worth a move each.
 const CALLS: u32 = 8;
 

@@ -143,14 +143,14 @@ impl Vi {
     #[inline(always)]
     pub(crate) fn sends_posted(&self) -> u32 {
         let pages = self.queues.pages();
-        self.posted.look_for_sends(pages, self.sends())
+        self.posted.poll_sends(pages, self.sends())
     }
 
     /// The same for receives.
     #[inline(always)]
     pub(crate) fn receives_posted(&self) -> u32 {
         let pages = self.queues.pages();
-        self.posted.look_for_receives(pages, self.receives())
+        self.posted.poll_receives(pages, self.receives())
     }
 
     /// Nothing is processed until the agent says what has become of a process.
@@ -230,8 +230,8 @@ impl Vi {
     }
 
     /// Tells the program of something on a connection that lives on.
-    pub(crate) fn raise(&mut self, tools: &Tools, news: usize) {
-        self.completions.raise(&self.queues, tools, news);
+    pub(crate) fn raise(&mut self, tools: &Tools, event: usize) {
+        self.completions.raise(&self.queues, tools, event);
     }
 
     /// Ends the connection: nothing of this VI is processed any more. The first reason counts.

@@ -13,7 +13,7 @@ use crate::tools::{CHUNK, Tools};
 use crate::vi::{OFFERS_MAX, Pair, Vi};
 
 /// Cold VIs that are looked at in one round.
-const COLD_LOOKS: usize = 8;
+const COLD_POLLS: usize = 8;
 /// What a VI that disconnects may still send.
 const LAST_MESSAGES: u32 = 128;
 const LAST_BYTES: usize = OFFERS_MAX as usize * CHUNK + (1 << 20);
@@ -115,7 +115,7 @@ impl Vis {
     /// Looks at a few cold VIs. True: one of them has been rung for.
     pub(crate) fn warm_some(&mut self) -> bool {
         let mut found = false;
-        for _ in 0..COLD_LOOKS.min(self.list.len()) {
+        for _ in 0..COLD_POLLS.min(self.list.len()) {
             self.cold = (self.cold + 1) % self.list.len();
             let id = self.cold;
             if self.get(id).is_some_and(|vi| !vi.is_hot() && vi.is_rung()) {

@@ -119,7 +119,7 @@ fn scribbles_hurt_the_scribbler_only() {
     }
 }
 
-/// An RDMA Write to memory of the partner that is not open to it.
+/// An RDMA Write to memory of the peer that is not open to it.
 #[test]
 fn no_way_around_the_table() {
     let agent = Agent::start();

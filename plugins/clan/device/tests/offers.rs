@@ -56,7 +56,7 @@ impl Post {
             couple.from.send(&couple.near, &self.send, true);
             let slot = couple.to.pages.received(number);
             until("a message", || {
-                if slot.lap.load(Acquire) != number.wrapping_add(1) {
+                if slot.sequence.load(Acquire) != number.wrapping_add(1) {
                     return None;
                 }
                 if slot.claim.begin_fetch() {
@@ -85,8 +85,8 @@ impl Post {
     }
 
     fn is_sent(&self, number: u32) -> bool {
-        let lap = &self.couple.from.pages.sent(number).lap;
-        lap.load(Acquire) == number.wrapping_add(1)
+        let sequence = &self.couple.from.pages.sent(number).sequence;
+        sequence.load(Acquire) == number.wrapping_add(1)
     }
 
     fn message(&self) -> Vec<u8> {
@@ -193,7 +193,7 @@ fn what_is_recalled_nobody_fetches() {
     assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
     let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_SEND;
     assert_eq!(post.couple.from.sent(number + 1), refused);
-    assert_eq!(post.couple.from.ended(), end::TOLD);
+    assert_eq!(post.couple.from.ended(), end::REPORTED);
     assert_eq!(post.couple.to.ended(), end::LOST);
 }
 
@@ -238,7 +238,7 @@ fn an_error_the_other_way_withdraws_the_offer() {
     let couple = &mut post.couple;
     couple.to.send(&couple.far, &bad, true);
     assert_eq!(couple.from.ended(), end::LOST);
-    assert_eq!(couple.to.ended(), end::TOLD);
+    assert_eq!(couple.to.ended(), end::REPORTED);
     assert!(!post.end(number, true), "it was too late");
     assert!(!post.is_sent(number));
 }
@@ -249,7 +249,7 @@ fn a_receiver_that_breaks_off_gets_nothing_more() {
     let agent = Agent::start();
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
-    post.couple.far.tell(&Request {
+    post.couple.far.send(&Request {
         op: op::BREAK,
         vi: post.couple.to.number,
         epoch: post.couple.to.epoch,

@@ -223,12 +223,16 @@ fn a_message_that_cannot_be_received() {
             }
             if level == U {
                 let words = couple.to.pages.words();
-                let empty = words.news[0].load(std::sync::atomic::Ordering::Acquire);
+                let empty = words.events[0].load(std::sync::atomic::Ordering::Acquire);
                 assert_eq!(empty, u32::from(fault == 0));
                 assert_eq!((couple.from.end(), couple.to.end()), (None, None));
             } else {
-                let reason = if fault == 0 { end::EMPTY } else { end::TOLD };
-                assert_eq!(couple.from.ended(), end::TOLD);
+                let reason = if fault == 0 {
+                    end::EMPTY
+                } else {
+                    end::REPORTED
+                };
+                assert_eq!(couple.from.ended(), end::REPORTED);
                 assert_eq!(couple.to.ended(), reason);
             }
         }
@@ -267,13 +271,13 @@ fn memory_that_is_not_there() {
             assert_eq!(couple.from.sent(0), status);
             let status = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE;
             assert_eq!(couple.to.received(0).status, status);
-            assert_eq!(couple.to.ended(), end::TOLD);
+            assert_eq!(couple.to.ended(), end::REPORTED);
         }
-        assert_eq!(couple.from.ended(), end::TOLD);
+        assert_eq!(couple.from.ended(), end::REPORTED);
     }
 }
 
-/// The partner may come later; what was sent meanwhile waits. And a VI may be connected again.
+/// The peer may come later; what was sent meanwhile waits. And a VI may be connected again.
 #[test]
 fn connections_come_and_go() {
     let agent = Agent::start();
@@ -294,7 +298,7 @@ fn connections_come_and_go() {
         let terms = to.terms(key, 1 - round % 2, RD, flag::INLINE);
         to.epoch += 1;
         to.receive(&receive, true);
-        far.tell(&terms);
+        far.send(&terms);
         assert_eq!(from.sent(sent), VIP_STATUS_OP_SEND);
         let arrived = to.received(received);
         assert_eq!(arrived.length, 8);
@@ -308,9 +312,9 @@ fn connections_come_and_go() {
     }
 }
 
-/// The partner disconnects: what it has posted before arrives.
+/// The peer disconnects: what it has posted before arrives.
 #[test]
-fn the_last_words_of_a_partner() {
+fn the_last_words_of_a_peer() {
     let agent = Agent::start();
     let mut couple = Couple::new(&agent, 9, RD, OPEN_TO_ALL);
     let memory = Memory::new(4096);
@@ -336,10 +340,10 @@ fn the_last_words_of_a_partner() {
 
 /// A process that ends is noticed although the agent says nothing of it.
 #[test]
-fn a_partner_that_ends_is_noticed_without_the_agent() {
+fn a_peer_that_ends_is_noticed_without_the_agent() {
     let agent = Agent::start();
     let couple = Couple::new(&agent, 71, RD, OPEN_TO_ALL);
-    // The answer says that the first side is attached: one that comes later would wait for its partner.
+    // The answer says that the first side is attached: one that comes later would wait for its peer.
     assert_eq!(couple.near.ask(op::RECALL, &couple.from), status::OK);
     drop((couple.far, couple.to));
     assert_eq!(couple.from.ended(), end::LOST);

@@ -4,7 +4,7 @@
 //!            device publishes                       device publishes a long message
 //!                  │                                            │
 //!                  ▼       program looks                        ▼      program looks
-//!                OPEN ──────────────────▶ PROGRAM            OFFERED ──────────────▶ FETCHING
+//!                OPEN ──────────────────▶ APPLICATION            OFFERED ──────────────▶ FETCHING
 //!                  │                                            │                   │   │   │
 //!                  │ nobody has looked                          │ patience is over, │   │   │ copied
 //!                  ▼ for a while                                ▼ or an end         │   │   ▼
@@ -22,7 +22,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// Nobody has it yet.
 pub const OPEN: u32 = 0;
 /// The program's side has it.
-pub const PROGRAM: u32 = 1;
+pub const APPLICATION: u32 = 1;
 /// The device is at it.
 pub const DEVICE: u32 = 2;
 /// The device has done it.
@@ -59,8 +59,8 @@ impl Claim {
     /// # Errors
     /// The state, if it is not [`OPEN`].
     #[inline(always)]
-    pub fn take_for_program(&self) -> Result<(), u32> {
-        let taken = self.0.compare_exchange(OPEN, PROGRAM, AcqRel, Acquire);
+    pub fn take_for_application(&self) -> Result<(), u32> {
+        let taken = self.0.compare_exchange(OPEN, APPLICATION, AcqRel, Acquire);
         taken.map(|_| ())
     }
 

@@ -17,7 +17,7 @@ pub mod op {
     pub const CREATE: u32 = 2;
     /// Frees them. No reply.
     pub const DESTROY: u32 = 3;
-    /// The VI is connected; with `mtu` not 0 to `partner_vi` on another host, at `address` and `endpoint`. No
+    /// The VI is connected; with `mtu` not 0 to `peer_vi` on another host, at `address` and `endpoint`. No
     /// reply.
     pub const ATTACH: u32 = 4;
     /// It is not any more. After the reply the device touches nothing of it.
@@ -27,21 +27,21 @@ pub mod op {
     /// There is something on a doorbell, and the device was asleep; `vi` is the processor on which the caller
     /// runs. No reply.
     pub const WAKE: u32 = 7;
-    /// The agent says that the partner on another host has gone, in good order if [`flag::ORDERLY`] is set.
+    /// The agent says that the peer on another host has gone, in good order if [`flag::ORDERLY`] is set.
     /// When the reply comes, the device has done with it what there was to do.
     ///
     /// [`flag::ORDERLY`]: super::flag::ORDERLY
-    pub const PARTNER_GONE: u32 = 8;
+    pub const PEER_GONE: u32 = 8;
     /// Memory of the VI's program has gone: what it has on offer the device takes back, and finds what that
-    /// means. The reply is [`status::BUSY`](super::status::BUSY) while the partner is fetching.
+    /// means. The reply is [`status::BUSY`](super::status::BUSY) while the peer is fetching.
     pub const RECALL: u32 = 9;
 }
 
 /// Bits of [`Request::flags`].
 pub mod flag {
-    /// The partner may write by RDMA.
+    /// The peer may write by RDMA.
     pub const RDMA_WRITE: u16 = 1;
-    /// The partner may read by RDMA.
+    /// The peer may read by RDMA.
     pub const RDMA_READ: u16 = 2;
     /// Immediate data travels without its flag, too.
     pub const CARRY_IMMEDIATE: u16 = 4;
@@ -49,7 +49,7 @@ pub mod flag {
     pub const CHECK_DESCRIPTOR: u16 = 8;
     /// Messages that fit come with their completion, to be copied out by the program.
     pub const INLINE: u16 = 16;
-    /// The partner has disconnected.
+    /// The peer has disconnected.
     pub const ORDERLY: u16 = 32;
     /// The program's side fetches long messages itself when it looks.
     pub const FETCHES: u16 = 64;
@@ -95,9 +95,9 @@ pub struct Request {
     pub segments_max: u16,
     /// Largest frame in bytes behind its Ethernet header; 0: no frames.
     pub mtu: u32,
-    /// Number of the partner's VI within its NIC.
-    pub partner_vi: u32,
-    /// Address of the interface, one's own or the partner's.
+    /// Number of the peer's VI within its NIC.
+    pub peer_vi: u32,
+    /// Address of the interface, one's own or the peer's.
     pub address: [u8; 6],
     /// The endpoint there.
     pub endpoint: u16,

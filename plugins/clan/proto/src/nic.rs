@@ -4,7 +4,7 @@
 //!   DevicePage   asleep   odd while the device sleeps; processes map it for reading only
 //!                round    odd while the device is looking at doorbells
 //!   NicPage      bell     sleepers of the process sleep on it; the device rings
-//!                mail     counts packets that the process has sent
+//!                messages     counts packets that the process has sent
 //!                failed   not 0: what has become of the interface
 //!                ready    one bit per VI, for completion queues
 //!                notices  one bit per VI that has something which completes no descriptor
@@ -91,7 +91,7 @@ pub struct NicPage {
     /// Wakes the sleepers of the process.
     pub bell: Bell,
     /// Counts packets on the socket, so that a device at work need not ask the kernel for them.
-    pub mail: AtomicU32,
+    pub messages: AtomicU32,
     /// Not 0: what has become of the interface ([`failed`]); told by an interrupt.
     pub failed: AtomicU32,
     pad: [AtomicU32; 14],

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Doorbells and completions have numbers that count on over all connections of a VI. The slot of number
-//! `n` is `n % RING`, and its `lap` word is `n + 1`, stored last: whoever looks at a slot sees at once
+//! `n` is `n % RING`, and its `sequence` word is `n + 1`, stored last: whoever looks at a slot sees at once
 //! whether it is the one that he waits for. A doorbell carries what the device needs to go on at once, so
 //! that it fetches from the program's memory only what does not fit.
 //!
@@ -47,7 +47,7 @@ pub const OFFER_SEGMENTS: usize = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLine {
     /// Number and 1, stored last.
-    pub lap: u32,
+    pub sequence: u32,
     /// Memory handle of the descriptor.
     pub memory: u32,
     /// Address of the descriptor.
@@ -83,7 +83,7 @@ pub mod form {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveLine {
     /// Number and 1, stored last.
-    pub lap: u32,
+    pub sequence: u32,
     /// Memory handle of the descriptor.
     pub memory: u32,
     /// Address of the descriptor.
@@ -105,7 +105,7 @@ pub struct ReceiveLine {
 #[repr(C, align(16))]
 pub struct Sent {
     /// Number and 1, stored last.
-    pub lap: AtomicU32,
+    pub sequence: AtomicU32,
     /// Who puts it into the program's memory.
     pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
@@ -118,7 +118,7 @@ pub struct Sent {
 #[repr(C, align(64))]
 pub struct Received {
     /// Number and 1, stored last.
-    pub lap: AtomicU32,
+    pub sequence: AtomicU32,
     /// Who puts it into the program's memory.
     pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
@@ -182,25 +182,25 @@ pub mod end {
     /// It has not.
     pub const NONE: u32 = 0;
     /// A descriptor of this VI tells.
-    pub const TOLD: u32 = 1;
+    pub const REPORTED: u32 = 1;
     /// The connection is lost.
     pub const LOST: u32 = 2;
-    /// The partner disconnected.
+    /// The peer disconnected.
     pub const DISCONNECTED: u32 = 3;
     /// A message found no receive descriptor.
     pub const EMPTY: u32 = 4;
-    /// An RDMA Write of the partner was refused.
+    /// An RDMA Write of the peer was refused.
     pub const WRITE_REFUSED: u32 = 5;
-    /// An RDMA Read of the partner was refused.
+    /// An RDMA Read of the peer was refused.
     pub const READ_REFUSED: u32 = 6;
-    /// The partner is silent in the middle of its RDMA Write.
+    /// The peer is silent in the middle of its RDMA Write.
     pub const WRITE_CUT: u32 = 7;
-    /// The partner is silent, and has not got all of what its RDMA Read asked for.
+    /// The peer is silent, and has not got all of what its RDMA Read asked for.
     pub const READ_CUT: u32 = 8;
 }
 
 /// Places in [`Words::news`]; all are asynchronous errors of Unreliable connections.
-pub mod news {
+pub mod event {
     /// A message found no receive descriptor.
     pub const EMPTY: usize = 0;
     /// An RDMA Write was refused.
@@ -216,12 +216,12 @@ pub mod news {
 #[repr(C, align(64))]
 pub struct Words {
     /// Program: not 0, completions are to be marked in the NIC's page.
-    pub marks: AtomicU32,
+    pub watched: AtomicU32,
     pad0: [AtomicU32; 15],
     /// Device: why the connection has ended.
     pub end: AtomicU64,
     /// Device: counts what the program is told of a connection that lives on, by [`news`].
-    pub news: [AtomicU32; news::KINDS],
+    pub events: [AtomicU32; event::KINDS],
     pad1: [AtomicU32; 11],
 }
 
@@ -309,7 +309,7 @@ impl ViPages {
     }
 
     /// Stores the first line of a send doorbell but for `head`, which [`ViPages::send_head`] is for; the
-    /// lap word last, in release order. This rings.
+    /// sequence word last, in release order. This rings.
     #[inline(always)]
     pub fn ring_send(&self, number: u32, line: &SendLine) {
         let to = self.send_line(number);
@@ -323,11 +323,11 @@ impl ViPages {
             (&raw mut (*to).length).write_volatile(line.length);
             (&raw mut (*to).form).write_volatile(line.form);
             (&raw mut (*to).first).write_volatile(line.first);
-            lap(to.cast()).store(number.wrapping_add(1), Ordering::Release);
+            sequence(to.cast()).store(number.wrapping_add(1), Ordering::Release);
         }
     }
 
-    /// Stores a receive doorbell, the lap word last, in release order.
+    /// Stores a receive doorbell, the sequence word last, in release order.
     #[inline(always)]
     pub fn ring_receive(&self, number: u32, line: &ReceiveLine) {
         let to = self.receive_line(number);
@@ -339,7 +339,7 @@ impl ViPages {
             (&raw mut (*to).control).write_volatile(line.control);
             (&raw mut (*to).form).write_volatile(line.form);
             (&raw mut (*to).segments).write_volatile(line.segments);
-            lap(to.cast()).store(number.wrapping_add(1), Ordering::Release);
+            sequence(to.cast()).store(number.wrapping_add(1), Ordering::Release);
         }
     }
 
@@ -347,8 +347,8 @@ impl ViPages {
     #[inline(always)]
     pub fn is_send_rung(&self, number: u32) -> bool {
         // SAFETY: inside the mapping.
-        let lap = unsafe { lap(self.send_line(number).cast()) };
-        lap.load(Ordering::Acquire) == number.wrapping_add(1)
+        let word = unsafe { sequence(self.send_line(number).cast()) };
+        word.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
     /// A copy of the first line of a send doorbell, whatever it is.
@@ -370,8 +370,8 @@ impl ViPages {
     #[inline(always)]
     pub fn is_receive_rung(&self, number: u32) -> bool {
         // SAFETY: inside the mapping.
-        let lap = unsafe { lap(self.receive_line(number).cast()) };
-        lap.load(Ordering::Acquire) == number.wrapping_add(1)
+        let word = unsafe { sequence(self.receive_line(number).cast()) };
+        word.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
     /// A copy of the receive doorbell with this number, if it has been rung.
@@ -380,18 +380,18 @@ impl ViPages {
         let line = self.receive_line(number);
         // SAFETY: as above.
         unsafe {
-            let rung = lap(line.cast()).load(Ordering::Acquire) == number.wrapping_add(1);
+            let rung = sequence(line.cast()).load(Ordering::Acquire) == number.wrapping_add(1);
             rung.then(|| line.read_volatile())
         }
     }
 }
 
-/// The lap word of a doorbell.
+/// The sequence word of a doorbell.
 ///
 /// # Safety
 /// `line` is inside the mapping.
 #[inline(always)]
-unsafe fn lap<'a>(line: *mut u32) -> &'a AtomicU32 {
+unsafe fn sequence<'a>(line: *mut u32) -> &'a AtomicU32 {
     // SAFETY: the first word of a line, aligned, only accessed atomically here.
     unsafe { AtomicU32::from_ptr(line) }
 }

@@ -51,7 +51,7 @@ impl Device {
             }
         }
         if let Some(client) = self.clients.get_mut(place) {
-            client.expect_mail();
+            client.expect_messages();
         }
         Verdict::Stays
     }
@@ -67,12 +67,12 @@ impl Device {
             }
             (op::OPEN, _) => self.open(place, request, fds),
             (op::CREATE, _) => self.create(place, request),
-            (op::DETACH | op::PARTNER_GONE | op::RECALL, None) => Ok(Vec::new()),
+            (op::DETACH | op::PEER_GONE | op::RECALL, None) => Ok(Vec::new()),
             (op::DETACH, Some(id)) => {
                 self.connections.detach(id);
                 Ok(Vec::new())
             }
-            (op::PARTNER_GONE, Some(id)) => {
+            (op::PEER_GONE, Some(id)) => {
                 self.connections.peer_gone(id, &self.clients, request);
                 Ok(Vec::new())
             }

@@ -6,7 +6,7 @@ mod rdma;
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{RECEIVE_SEGMENTS, SMALL, end, news};
+use vipl_clan_proto::vi::{RECEIVE_SEGMENTS, SMALL, end, event};
 use vipl_rules::descriptor::Operation;
 
 use super::Vi;
@@ -18,7 +18,7 @@ use crate::tools::{CHUNK, Tools};
 pub(crate) use offer::OFFERS_MAX;
 use offer::PATIENCE_NS;
 
-/// A VI that sends, and its partner.
+/// A VI that sends, and its peer.
 pub(crate) struct Pair<'a> {
     from: &'a mut Vi,
     to: &'a mut Vi,
@@ -140,7 +140,7 @@ impl<'a> Pair<'a> {
             let part = (offset, bytes);
             let placed = completions.place_last(queues, self.tools, incoming, part, outcome);
             if placed == Placed::Fault {
-                self.refused(VIP_STATUS_OP_SEND, end::TOLD);
+                self.refused(VIP_STATUS_OP_SEND, end::REPORTED);
                 return bytes;
             }
         }
@@ -175,7 +175,7 @@ impl<'a> Pair<'a> {
         }
         self.from.complete_send(self.tools, status);
         if !self.from.queues.terms().is_unreliable() {
-            self.end(end::TOLD, end::LOST);
+            self.end(end::REPORTED, end::LOST);
         }
     }
 
@@ -197,16 +197,16 @@ impl<'a> Pair<'a> {
                 };
                 self.to.complete_receive(self.tools, outcome, 0);
             }
-            VIP_STATUS_OP_RDMA_WRITE => self.to.raise(self.tools, news::CUT),
+            VIP_STATUS_OP_RDMA_WRITE => self.to.raise(self.tools, event::CUT),
             _ => {}
         }
     }
 
-    /// E6, E11: the partner has no receive descriptor for this message.
+    /// E6, E11: the peer has no receive descriptor for this message.
     #[cold]
     fn nothing_posted(&mut self, opcode: u32) {
         if self.to.queues.terms().is_unreliable() {
-            self.to.raise(self.tools, news::EMPTY);
+            self.to.raise(self.tools, event::EMPTY);
         }
         self.refused(opcode, end::EMPTY);
     }
@@ -223,10 +223,10 @@ impl<'a> Pair<'a> {
             immediate: 0,
         };
         self.to.complete_receive(self.tools, outcome, 0);
-        self.refused(opcode, end::TOLD);
+        self.refused(opcode, end::REPORTED);
     }
 
-    /// A message that the partner could not receive, and what the partner is told; the sender's part.
+    /// A message that the peer could not receive, and what the peer is told; the sender's part.
     #[cold]
     fn refused(&mut self, opcode: u32, reason: u32) {
         if self.is_orphaned() {
@@ -235,7 +235,7 @@ impl<'a> Pair<'a> {
         let error = vipl_rules::receive_failed(self.from.queues.terms().reliability);
         self.from.complete_send(self.tools, error | opcode);
         if !self.from.queues.terms().is_unreliable() {
-            self.end(end::TOLD, reason);
+            self.end(end::REPORTED, reason);
         }
     }
 

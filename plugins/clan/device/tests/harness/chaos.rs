@@ -68,7 +68,7 @@ pub fn packet(chance: &mut Chance, nic: &Nic) {
         read_levels: chance.next() as u16,
         segments_max: chance.next() as u16,
         mtu: chance.pick(&[0, 0, 1500, 17, u32::MAX]),
-        partner_vi: chance.below(9) as u32,
+        peer_vi: chance.below(9) as u32,
         endpoint: chance.below(5) as u16,
         address: [0; 6],
     };

@@ -214,15 +214,15 @@ impl Nic {
         region.handle.store(0, Release);
     }
 
-    pub fn tell(&self, request: &Request) {
+    pub fn send(&self, request: &Request) {
         until("room for a packet", || {
             channel::send(self.socket.as_raw_fd(), request.as_bytes(), &[]).ok()
         });
-        self.nic().mail.fetch_add(1, Release);
+        self.nic().messages.fetch_add(1, Release);
     }
 
     pub fn call(&self, request: &Request) -> (Reply, Vec<OwnedFd>) {
-        self.tell(request);
+        self.send(request);
         let (answer, fds) = reply(&self.socket);
         assert_eq!(answer.number, request.number);
         (answer, fds)
@@ -304,15 +304,15 @@ impl Couple {
     }
 
     /// The same over the network, between this endpoint and the next.
-    pub fn away(agent: &Agent, lan: &Lan, endpoint: u16, level: u16, flags: u16) -> Couple {
+    pub fn remote(agent: &Agent, lan: &Lan, endpoint: u16, level: u16, flags: u16) -> Couple {
         let (near, far) = (
             agent.open_on(lan, endpoint),
             agent.open_on(lan, endpoint + 1),
         );
         let (mut from, mut to) = (near.vi(3), far.vi(900));
         let key = 0x1_0000_0000 | u64::from(endpoint);
-        from.attach_away(&near, (key, 0), (900, endpoint + 1), level, flags);
-        to.attach_away(&far, (key, 1), (3, endpoint), level, flags);
+        from.attach_remote(&near, (key, 0), (900, endpoint + 1), level, flags);
+        to.attach_remote(&far, (key, 1), (3, endpoint), level, flags);
         Couple {
             near,
             far,

@@ -57,26 +57,26 @@ impl Vi {
     pub fn attach(&mut self, nic: &Nic, key: u64, side: u32, level: u16, flags: u16) {
         let request = self.terms(key, side, level, flags);
         self.epoch += 1;
-        nic.tell(&request);
+        nic.send(&request);
     }
 
     /// To the VI with this number at this endpoint of the same network; `side` is a key and a side of it.
-    pub fn attach_away(
+    pub fn attach_remote(
         &mut self,
         nic: &Nic,
         side: (u64, u32),
-        partner: (u32, u16),
+        peer: (u32, u16),
         level: u16,
         flags: u16,
     ) {
         let request = Request {
             mtu: MTU,
-            partner_vi: partner.0,
-            endpoint: partner.1,
+            peer_vi: peer.0,
+            endpoint: peer.1,
             ..self.terms(side.0, side.1, level, flags)
         };
         self.epoch += 1;
-        nic.tell(&request);
+        nic.send(&request);
     }
 
     /// Rings for a send; `whole` says whether the doorbell carries the descriptor.
@@ -155,7 +155,7 @@ impl Vi {
     pub fn sent(&self, number: u32) -> u32 {
         let slot = self.pages.sent(number);
         until("a completed send", || {
-            let there = slot.lap.load(Acquire) == number.wrapping_add(1);
+            let there = slot.sequence.load(Acquire) == number.wrapping_add(1);
             there.then(|| slot.status.load(Relaxed))
         })
     }
@@ -164,10 +164,10 @@ impl Vi {
     pub fn received(&self, number: u32) -> Arrived {
         let slot = self.pages.received(number);
         until("a completed receive", || {
-            if slot.lap.load(Acquire) != number.wrapping_add(1) {
+            if slot.sequence.load(Acquire) != number.wrapping_add(1) {
                 return None;
             }
-            let taken = slot.claim.take_for_program();
+            let taken = slot.claim.take_for_application();
             if taken == Err(claim::DEVICE) {
                 return None;
             }

@@ -3,7 +3,7 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{Segment, end, news};
+use vipl_clan_proto::vi::{Segment, end, event};
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 
 use super::Pair;
@@ -50,7 +50,7 @@ impl Pair<'_> {
             self.from.moved = (offset + bytes as u32, outgoing.length);
             return bytes;
         }
-        if outgoing.flagged && !self.tell_target(outgoing, None) {
+        if outgoing.flagged && !self.complete_target(outgoing, None) {
             return bytes;
         }
         self.from
@@ -60,7 +60,7 @@ impl Pair<'_> {
 
     /// The immediate data of an RDMA Write uses one receive descriptor; with `error` it tells of that.
     /// False: it could not be received, and the sender has been told.
-    fn tell_target(&mut self, outgoing: &Outgoing, error: Option<u32>) -> bool {
+    fn complete_target(&mut self, outgoing: &Outgoing, error: Option<u32>) -> bool {
         let Some(line) = self.to.queues.pages().receive_doorbell(self.to.receives()) else {
             self.nothing_posted(VIP_STATUS_OP_RDMA_WRITE);
             return false;
@@ -100,25 +100,25 @@ impl Pair<'_> {
             .receive_doorbell(self.to.receives())
             .is_some();
         let by_descriptor = outgoing.flagged && posted;
-        if by_descriptor && !self.tell_target(outgoing, Some(VIP_STATUS_RDMA_PROT_ERROR)) {
+        if by_descriptor && !self.complete_target(outgoing, Some(VIP_STATUS_RDMA_PROT_ERROR)) {
             return;
         }
         if self.from.queues.terms().is_unreliable() {
             if !by_descriptor {
-                self.to.raise(self.tools, news::REFUSED);
+                self.to.raise(self.tools, event::REFUSED);
             }
             self.from.complete_send(self.tools, opcode);
             return;
         }
         let (status, here) = if self.from.queues.terms().waits_for_reception() {
-            (VIP_STATUS_RDMA_PROT_ERROR | opcode, end::TOLD)
+            (VIP_STATUS_RDMA_PROT_ERROR | opcode, end::REPORTED)
         } else {
             // A write is complete when its data has left; the loss is told afterwards.
             (opcode, end::LOST)
         };
         self.from.complete_send(self.tools, status);
         let there = if by_descriptor {
-            end::TOLD
+            end::REPORTED
         } else {
             end::WRITE_REFUSED
         };
@@ -139,7 +139,7 @@ impl Pair<'_> {
             }
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
             self.from.complete_send(self.tools, status);
-            self.end(end::TOLD, end::READ_REFUSED);
+            self.end(end::REPORTED, end::READ_REFUSED);
             return 0;
         }
         self.tools.pieces.clear();

@@ -1,4 +1,4 @@
-//! Partners on other hosts: two NIC handles that know each other by their endpoints only. Both are the same
+//! Peers on other hosts: two NIC handles that know each other by their endpoints only. Both are the same
 //! device's, which therefore speaks with itself.
 
 mod harness;
@@ -31,7 +31,7 @@ fn messages_arrive_whole_and_in_order() {
     let agent = Agent::start();
     let sizes = [0u32, 1, 40, 80, 81, 1400, 1500, 4096, 65_472, 300_001];
     for (number, level) in [U, RD, RR].into_iter().enumerate() {
-        let mut couple = Couple::away(&agent, &lan, 10 + 2 * number as u16, level, OPEN_TO_ALL);
+        let mut couple = Couple::remote(&agent, &lan, 10 + 2 * number as u16, level, OPEN_TO_ALL);
         let (mut source, target) = (Memory::new(1 << 19), Memory::new(1 << 19));
         source.fill(number as u8);
         let out = couple.near.register(source.base(), 1 << 19, 0);
@@ -85,18 +85,18 @@ fn first_messages_are_not_lost() {
             })
             .collect();
         let receives: Vec<_> = sends.iter().map(|_| Descriptor::into(&[])).collect();
-        from.attach_away(&near, (key, 0), (900, 11), U, OPEN_TO_ALL);
+        from.attach_remote(&near, (key, 0), (900, 11), U, OPEN_TO_ALL);
         // It has been read when this is answered.
         near.ask(op::RECALL, &from);
         // Requests that take the device a while, and behind them the one that counts.
         for vi in &others {
-            far.tell(&Request {
+            far.send(&Request {
                 op: op::DESTROY,
                 vi: vi.number,
                 ..Request::default()
             });
         }
-        to.attach_away(&far, (key, 1), (3, 10), U, OPEN_TO_ALL);
+        to.attach_remote(&far, (key, 1), (3, 10), U, OPEN_TO_ALL);
         for receive in &receives {
             to.receive(receive, true);
         }
@@ -116,7 +116,7 @@ fn first_messages_are_not_lost() {
 fn rdma_goes_both_ways() {
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
-    let mut couple = Couple::away(&agent, &lan, 10, RR, OPEN_TO_ALL);
+    let mut couple = Couple::remote(&agent, &lan, 10, RR, OPEN_TO_ALL);
     let (mut here, mut there) = (Memory::new(1 << 17), Memory::new(1 << 17));
     here.fill(1);
     there.fill(2);
@@ -161,7 +161,7 @@ fn rdma_goes_both_ways() {
         VIP_STATUS_OP_RDMA_WRITE | VIP_STATUS_RDMA_PROT_ERROR
     );
     assert_eq!(couple.to.ended(), end::WRITE_REFUSED);
-    assert_eq!(couple.from.ended(), end::TOLD);
+    assert_eq!(couple.from.ended(), end::REPORTED);
     assert!(there.copy(0, 64) == before);
     settled(&[&bad]);
 }
@@ -175,41 +175,41 @@ fn nothing_is_posted() {
         (10, RD, VIP_STATUS_TRANSPORT_ERROR),
         (20, RR, VIP_STATUS_REMOTE_DESC_ERROR),
     ] {
-        let mut couple = Couple::away(&agent, &lan, endpoint, level, OPEN_TO_ALL);
+        let mut couple = Couple::remote(&agent, &lan, endpoint, level, OPEN_TO_ALL);
         let send = Descriptor::from(&[]);
         couple.from.send(&couple.near, &send, true);
         assert_eq!(couple.from.sent(0), VIP_STATUS_OP_SEND | error);
         assert_eq!(couple.to.ended(), end::EMPTY);
-        assert_eq!(couple.from.ended(), end::TOLD);
+        assert_eq!(couple.from.ended(), end::REPORTED);
         settled(&[&send]);
     }
 }
 
-/// A partner that never says anything is dead after a while, whether or not something is under way. One whose
+/// A peer that never says anything is dead after a while, whether or not something is under way. One whose
 /// process is heard on another connection is not, although it began earlier.
 #[test]
 fn silence_is_told() {
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
-    let couple = Couple::away(&agent, &lan, 30, RD, OPEN_TO_ALL);
+    let couple = Couple::remote(&agent, &lan, 30, RD, OPEN_TO_ALL);
     let mut alone = couple.near.vi(4);
-    alone.attach_away(&couple.near, (7, 0), (901, 31), RD, 0);
+    alone.attach_remote(&couple.near, (7, 0), (901, 31), RD, 0);
     std::thread::sleep(std::time::Duration::from_secs(1));
     let (near, far) = (agent.open_on(&lan, 10), agent.open_on(&lan, 20));
     let (mut busy, mut idle) = (near.vi(0), far.vi(0));
-    busy.attach_away(&near, (1, 0), (7, 11), RD, 0);
-    idle.attach_away(&far, (2, 0), (7, 11), RD, 0);
+    busy.attach_remote(&near, (1, 0), (7, 11), RD, 0);
+    idle.attach_remote(&far, (2, 0), (7, 11), RD, 0);
     let send = Descriptor::from(&[]);
     busy.send(&near, &send, true);
     let lost = VIP_STATUS_OP_SEND | VIP_STATUS_TRANSPORT_ERROR;
     assert_eq!(busy.sent(0), lost);
-    assert_eq!(busy.ended(), end::TOLD);
+    assert_eq!(busy.ended(), end::REPORTED);
     assert_eq!(idle.ended(), end::LOST);
     assert_eq!((alone.end(), couple.from.end()), (None, None));
     settled(&[&send]);
 }
 
-/// With a partner that says nothing the window closes, and what is posted behind it must wait: the device sleeps
+/// With a peer that says nothing the window closes, and what is posted behind it must wait: the device sleeps
 /// meanwhile.
 #[test]
 fn a_closed_window_lets_the_device_sleep() {
@@ -219,7 +219,7 @@ fn a_closed_window_lets_the_device_sleep() {
     let source = Memory::new(4096);
     let region = near.register(source.base(), 4096, 0);
     let mut busy = near.vi(0);
-    busy.attach_away(&near, (1, 0), (7, 11), RD, 0);
+    busy.attach_remote(&near, (1, 0), (7, 11), RD, 0);
     // Each fills a frame, and no connection has that many under way.
     let sends: Vec<_> = (0..600)
         .map(|_| Descriptor::from(&[source.segment(region, 0, 1400)]))
@@ -234,13 +234,13 @@ fn a_closed_window_lets_the_device_sleep() {
         (now & 1 != 0 && now != before).then_some(())
     });
     assert_eq!(busy.end(), None);
-    assert_eq!(busy.ended(), end::TOLD);
+    assert_eq!(busy.ended(), end::REPORTED);
     settled(&sends.iter().collect::<Vec<_>>()[..1]);
     // Those behind it are flushed by the program's side; the device does not touch them any more.
 }
 
 /// A side that disconnects and closes its NIC at once is heard of all the same; and what the agent says of a
-/// partner ends the connection before the answer.
+/// peer ends the connection before the answer.
 #[test]
 fn ends_are_told() {
     let Some(lan) = Lan::enter() else { return };
@@ -250,7 +250,7 @@ fn ends_are_told() {
         far: _far,
         from,
         to,
-    } = Couple::away(&agent, &lan, 10, RD, OPEN_TO_ALL);
+    } = Couple::remote(&agent, &lan, 10, RD, OPEN_TO_ALL);
     let detach = Request {
         op: op::DETACH,
         number: 9,
@@ -261,9 +261,9 @@ fn ends_are_told() {
     drop((near, from));
     assert_eq!(to.ended(), end::DISCONNECTED);
     for (endpoint, flags, reason) in [(20, flag::ORDERLY, end::DISCONNECTED), (30, 0, end::LOST)] {
-        let couple = Couple::away(&agent, &lan, endpoint, RD, OPEN_TO_ALL);
+        let couple = Couple::remote(&agent, &lan, endpoint, RD, OPEN_TO_ALL);
         let gone = Request {
-            op: op::PARTNER_GONE,
+            op: op::PEER_GONE,
             number: 10,
             vi: couple.from.number,
             epoch: couple.from.epoch,
@@ -306,6 +306,6 @@ fn what_is_no_interface() {
     }
     let nic = agent.open();
     let mut vi = nic.vi(0);
-    vi.attach_away(&nic, (1, 0), (0, 11), RD, 0);
+    vi.attach_remote(&nic, (1, 0), (0, 11), RD, 0);
     assert_eq!(vi.ended(), end::LOST);
 }

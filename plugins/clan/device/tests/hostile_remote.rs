@@ -1,4 +1,4 @@
-//! Processes and hosts that do not keep to the rules, with partners on other hosts. The device must live, other
+//! Processes and hosts that do not keep to the rules, with peers on other hosts. The device must live, other
 //! connections must not notice, and memory that was not given to anybody must stay as it is.
 
 mod harness;
@@ -70,7 +70,7 @@ fn fuzz(seed: u64) {
     println!("seed {seed:#x}");
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
-    let mut honest = Couple::away(&agent, &lan, 1000, RD, OPEN_TO_ALL);
+    let mut honest = Couple::remote(&agent, &lan, 1000, RD, OPEN_TO_ALL);
     let (mut out, into) = (Memory::new(1 << 14), Memory::new(1 << 14));
     out.fill(1);
     let handles = [
@@ -95,8 +95,8 @@ fn fuzz(seed: u64) {
         let shut = victim.register(canary.base(), 1 << 14, 0);
         let level = chance.pick(&[RD, VIP_SERVICE_UNRELIABLE, VIP_SERVICE_RELIABLE_RECEPTION]);
         let key = chance.next();
-        vi.attach_away(&nic, (key, 0), (6, endpoint + 1), level, OPEN_TO_ALL);
-        target.attach_away(&victim, (key, 1), (5, endpoint), level, OPEN_TO_ALL);
+        vi.attach_remote(&nic, (key, 0), (6, endpoint + 1), level, OPEN_TO_ALL);
+        target.attach_remote(&victim, (key, 1), (5, endpoint), level, OPEN_TO_ALL);
         let near = [
             arena.base(),
             u64::from(own),
