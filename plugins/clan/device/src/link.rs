@@ -15,7 +15,7 @@ use vipl_wire::{
 };
 
 use crate::client::Client;
-use crate::env::Bench;
+use crate::env::ViCall;
 use crate::events::NEVER;
 use crate::lingering::Lingering;
 use crate::outbox::Outbox;
@@ -112,7 +112,7 @@ impl Side {
         vis: &mut Vis,
         number: u32,
         now: u64,
-        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+        call: impl FnOnce(&mut Connection, &mut ViCall<'_>),
     ) -> bool {
         let slot = self.remotes.get_mut(number as usize);
         let Some(remote) = slot.and_then(Option::as_deref_mut) else {
@@ -174,8 +174,8 @@ impl Side {
             }
         };
         let mut known = false;
-        self.engage(vis, number, now, |connection, bench| {
-            known = connection.received(payload, now, bench) != Received::WrongKey;
+        self.engage(vis, number, now, |connection, env| {
+            known = connection.received(payload, now, env) != Received::WrongKey;
         });
         if known && touched.last() != Some(&number) {
             touched.push(number);
@@ -204,11 +204,11 @@ impl Side {
         self.blocked = false;
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.retain(|number| {
-            let goes_on = self.engage(vis, *number, now, |connection, bench| {
+            let goes_on = self.engage(vis, *number, now, |connection, env| {
                 if connection.deadline() <= now {
-                    connection.timeout(now, bench);
+                    connection.timeout(now, env);
                 } else if connection.is_blocked() {
-                    connection.flush(now, bench);
+                    connection.flush(now, env);
                 }
             });
             if goes_on {
@@ -313,11 +313,11 @@ impl Link {
     /// Gives the engine what has been posted. What it makes of that is sent by the round.
     pub(crate) fn pump(&mut self, vis: &mut Vis, number: u32) {
         let now = now_ns();
-        self.side.engage(vis, number, now, |connection, bench| {
-            connection.posted(now, bench);
+        self.side.engage(vis, number, now, |connection, env| {
+            connection.posted(now, env);
             // A connection that must not send now does not look at the doorbells. They have been seen all
             // the same: it comes back to them by itself.
-            bench.sends_posted();
+            env.sends_posted();
         });
     }
 
@@ -339,8 +339,8 @@ impl Link {
     ) {
         let now = now_ns();
         self.receive(vis, client, now, RING_FRAMES);
-        self.side.engage(vis, number, now, |connection, bench| {
-            connection.peer_gone(orderly, now, bench);
+        self.side.engage(vis, number, now, |connection, env| {
+            connection.peer_gone(orderly, now, env);
         });
     }
 
@@ -408,8 +408,8 @@ impl Link {
             }
         });
         for number in touched.drain(..) {
-            side.engage(vis, number, now, |connection, bench| {
-                connection.flush(now, bench);
+            side.engage(vis, number, now, |connection, env| {
+                connection.flush(now, env);
             });
             side.warm(vis, number);
         }
@@ -421,9 +421,9 @@ impl Link {
         let (now, side) = (now_ns(), &mut self.side);
         for place in 0..side.numbers.len() {
             let number = side.numbers[place];
-            side.engage(vis, number, now, |connection, bench| {
+            side.engage(vis, number, now, |connection, env| {
                 if connection.ack_owed() {
-                    connection.flush_acks(now, bench);
+                    connection.flush_acks(now, env);
                 }
             });
         }

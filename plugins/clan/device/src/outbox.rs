@@ -51,7 +51,6 @@ impl Outbox {
             header,
             mtu,
             now,
-            mute: false,
         }
     }
 
@@ -70,8 +69,6 @@ pub(crate) struct Line<'a> {
     header: Header,
     mtu: usize,
     now: u64,
-    /// Nothing is to be sent any more.
-    pub(crate) mute: bool,
 }
 
 impl Transmit for Line<'_> {
@@ -80,7 +77,7 @@ impl Transmit for Line<'_> {
     #[inline(always)]
     fn frame(&mut self) -> Option<Frame> {
         let out = &mut *self.out;
-        if self.mute || out.left == 0 || out.frames.len() >= WAITING_MAX {
+        if out.left == 0 || out.frames.len() >= WAITING_MAX {
             return None;
         }
         out.left -= 1;

@@ -61,21 +61,19 @@ pub(crate) struct Queues {
     _memory: Mapping,
 }
 
-/// A send-queue descriptor that has passed all checks of its own side; its data segments are in
-/// [`Tools::out`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) operation: Operation,
-    pub(crate) length: u32,
-    pub(crate) immediate: u32,
-    pub(crate) flagged: bool,
-    /// It waits for RDMA Reads before it.
-    pub(crate) fenced: bool,
-    /// The range of RDMA.
-    pub(crate) remote: Segment,
-    /// The data is in [`Tools::bounce`] already.
-    pub(crate) inline: bool,
+/// Where the data of the descriptor that was read last is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// In [`Tools::bounce`]: it came with the doorbell.
+    Inline,
+    /// In the segments [`Tools::out`].
+    Out,
+    /// In the segments [`Tools::into`].
+    Into,
 }
+
+/// A send-queue descriptor that has passed all checks of its own side.
+pub(crate) type Outgoing = vipl_rules::posted::Outgoing<Data>;
 
 /// A receive descriptor without fault; its segments are in [`Tools::into`].
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +190,7 @@ impl Queues {
         &self.terms
     }
 
-    fn regions(&self) -> Regions<'_> {
+    pub(crate) fn regions(&self) -> Regions<'_> {
         Regions {
             table: self.process.table(),
             tag: self.terms.ptag,
@@ -260,7 +258,7 @@ impl Queues {
             flagged: image.control & VIP_CONTROL_IMMEDIATE != 0,
             fenced: image.control & VIP_CONTROL_QFENCE != 0,
             remote,
-            inline,
+            segments: if inline { Data::Inline } else { Data::Out },
         })
     }
 
@@ -335,11 +333,5 @@ impl Queues {
         let (handle, address, tag) = (range.handle, range.address, self.terms.ptag);
         length == 0
             || (self.terms.has(enable) && table.is_remote(handle, address, length, tag, flag))
-    }
-
-    /// Whether this whole range is registered.
-    pub(crate) fn is_registered(&self, range: &Segment) -> bool {
-        let (table, length) = (self.process.table(), u64::from(range.length));
-        length == 0 || table.is_registered(range.handle, range.address, length)
     }
 }

@@ -6,7 +6,7 @@ use vipl_netio::Header;
 use vipl_netio::peer::PeerProcess;
 use vipl_wire::{Closing, Connection, Reason};
 
-use crate::env::Bench;
+use crate::env::{self, ViCall};
 use crate::outbox::Outbox;
 use crate::tools::Tools;
 use crate::vi::Vi;
@@ -56,11 +56,11 @@ impl Remote {
         tools: &mut Tools,
         out: &mut Outbox,
         now: u64,
-        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+        call: impl FnOnce(&mut Connection, &mut ViCall<'_>),
     ) {
         let line = out.line(self.header, self.mtu, now);
-        let mut bench = Bench::new(vi, tools, line, &self.peer);
-        call(&mut self.connection, &mut bench);
+        let mut env = env::call(vi, tools, line, &self.peer);
+        call(&mut self.connection, &mut env);
     }
 
     /// Ends the connection. What is left to tell the peer needs no VI.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use vipl_clan_proto::claim;
 use vipl_clan_proto::message::Request;
+use vipl_rules::Queue;
 use vipl_sys::shm::Mapping;
 
 use crate::completions::{Completions, Outcome};
@@ -139,18 +140,14 @@ impl Vi {
         self.link = link;
     }
 
-    /// Number behind the last send doorbell that has been rung, for a peer on another host.
+    /// Number behind the last doorbell of a queue that has been rung, for a peer on another host.
     #[inline(always)]
-    pub(crate) fn sends_posted(&self) -> u32 {
+    pub(crate) fn posted(&self, queue: Queue) -> u32 {
         let pages = self.queues.pages();
-        self.posted.poll_sends(pages, self.sends())
-    }
-
-    /// The same for receives.
-    #[inline(always)]
-    pub(crate) fn receives_posted(&self) -> u32 {
-        let pages = self.queues.pages();
-        self.posted.poll_receives(pages, self.receives())
+        match queue {
+            Queue::Send => self.posted.poll_sends(pages, self.sends()),
+            Queue::Recv => self.posted.poll_receives(pages, self.receives()),
+        }
     }
 
     /// Nothing is processed until the agent says what has become of a process.

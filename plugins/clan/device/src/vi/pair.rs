@@ -12,7 +12,7 @@ use vipl_rules::descriptor::Operation;
 use super::Vi;
 use crate::completions::{Outcome, Placed};
 use crate::process::{Fault, pieces};
-use crate::queues::{Incoming, Outgoing};
+use crate::queues::{Data, Incoming, Outgoing};
 use crate::tools::{CHUNK, Tools};
 
 pub(crate) use offer::OFFERS_MAX;
@@ -111,7 +111,7 @@ impl<'a> Pair<'a> {
     /// Moves the next chunk of a message into the posted buffers; returns its length.
     fn deliver(&mut self, outgoing: &Outgoing, incoming: &Incoming) -> usize {
         let (bytes, last) = self.chunk(outgoing.length);
-        if !outgoing.inline && self.gather(bytes).is_err() {
+        if outgoing.segments != Data::Inline && self.gather(bytes).is_err() {
             self.sender_error(VIP_STATUS_PROTECTION_ERROR);
             return 0;
         }
