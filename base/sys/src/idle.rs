@@ -66,7 +66,8 @@ pub struct Limits {
     pub alone_ns: u64,
     /// A yield at least as long was to a thread that computes, in nanoseconds.
     pub long_ns: u64,
-    /// A long yield counts only if another one ended less than 50 ms before.
+    /// A long yield counts only if another one ended less than 50 ms before. Without this each one counts, and after a
+    /// shorter one the thread sleeps for the shortest period again.
     pub in_pairs: bool,
 }
 
@@ -128,6 +129,9 @@ impl Idle {
             self.interval = limits.first;
             self.long_yield(to, limits.in_pairs);
             return;
+        }
+        if !limits.in_pairs {
+            self.sleeping_until = 0;
         }
         let interval = match self.interval {
             0 => limits.first,
@@ -298,6 +302,11 @@ mod tests {
             assert_eq!(poller.poll(takes), (POLLS.least, Action::Yield));
         }
         let mut device = Poller::new(TURNS);
+        for takes in [SLICE, 5_000, SLICE] {
+            while device.poll(takes).1 == Action::Sleep {}
+        }
+        assert_eq!(device.idle.sleeping, SLEEPING_MIN_NS);
+        while device.poll(5_000).1 == Action::Sleep {}
         for _ in 0..1000 {
             assert_eq!(device.poll(5_000), (TURNS.least, Action::Yield));
         }

@@ -132,7 +132,7 @@ impl<'a> Application for Owner<'a> {
         moved(process.write(bytes, &parts) == bytes.len())
     }
 
-    fn regions(&self) -> Regions {
+    fn regions(&self) -> Regions<'_> {
         self.vi.queues().regions()
     }
 
