@@ -2,7 +2,7 @@
 //! every value that the memory model lets a load return.
 //!
 //! `bell.rs`, `board.rs`, `claim.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier`, `abi` and
-//! `segments` here stand in for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
+//! `buffers` here stand in for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
 //! memory, which loom cannot follow.
 
 mod abi;
@@ -19,7 +19,7 @@ mod models;
 #[path = "../../../base/rules/src/region.rs"]
 mod region;
 mod ring;
-mod segments;
+mod buffers;
 mod sync;
 
 use sync::{futex, membarrier};

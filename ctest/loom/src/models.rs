@@ -14,7 +14,7 @@ use crate::claim::{self, Claim};
 use crate::lock::{Held, Lock};
 use crate::region::Table;
 use crate::ring::{Ring, SLOTS};
-use crate::segments::Segment;
+use crate::buffers::Segment;
 
 /// All models by name.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -222,7 +222,7 @@ impl Halves {
         let job = Job::Message(generation);
         self.board.open(generation, job, generation, &[segment]);
         let mut mine = 0;
-        while let Some(taken) = self.board.take(generation, UNITS) {
+        while let Some(taken) = self.board.take(generation, UNITS, UNITS) {
             mine += taken.1;
             self.copy(generation, taken);
         }
@@ -238,7 +238,7 @@ impl Halves {
 
     /// Looks once.
     fn help(&self) {
-        let Some(asked) = self.board.look() else {
+        let Some(asked) = self.board.read() else {
             return;
         };
         let generation = asked.generation;
@@ -246,7 +246,7 @@ impl Halves {
             units: 0,
             given_up: false,
         };
-        while let Some(taken) = self.board.take(generation, UNITS) {
+        while let Some(taken) = self.board.take(generation, UNITS, UNITS) {
             assert_eq!(asked.job, Job::Message(generation));
             assert_eq!(asked.bytes, generation);
             let [segment] = asked.segments() else {

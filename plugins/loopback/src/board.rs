@@ -1,34 +1,34 @@
-//! The words by which both sides of a connection work on one large copy.
+//! The words by which both sides of a connection share one large copy.
 //!
-//! One side, the *owner*, has to make the copy: the receiver of a message, the initiator of RDMA. It writes what is to
-//! be copied onto its board and opens the board; then it takes parts off the board and copies them until none is left.
-//! If the partner happens to look meanwhile it is the *helper*: it takes parts too, and reports on its own board what
-//! it has copied. Whoever does not look takes nothing, and nobody waits for it.
+//! The *owner* has to make the copy: the receiver of a message, the initiator of RDMA. It writes a description onto its board
+//! and opens the board; then it takes parts and copies them until none is left. A peer that polls meanwhile is the *helper*: it
+//! takes parts too, and reports on its own board what it has copied. A peer that does not poll takes nothing, and the owner does
+//! not wait for it.
 //!
 //! ```text
 //!   owner    close │ describe │ open │ take, copy, take, copy … │ close │ wait for what the helper took
-//!   helper                        look │ take, copy, report, take, copy, report …
+//!   helper                        read │ take, copy, report, take, copy, report …
 //! ```
 //!
-//! **No part is copied twice or left out.** Parts are taken by compare-exchange of one word, the cursor. It never
-//! returns to an old value: it holds the generation, which grows with each copy, and the number of the first unit that
-//! is free, which only grows within a generation.
+//! **No part is copied twice or left out.** Parts are taken by compare-exchange of one word, the cursor. It never repeats a
+//! value: it holds the generation, which grows with each copy, and the number of the first free unit, which only grows within a
+//! generation.
 //!
-//! **No helper works by a description that is not the one of its parts.** The owner writes a description only while
-//! the board is closed, and closes the old generation before: close, fence, write. The helper reads the description,
-//! executes a fence, and only then takes: if it has seen any word of a later description, the fences make its
-//! compare-exchange see the closing too, which fails it.
+//! **A helper copies by the description of the parts that it took.** The owner writes a description only while the board is
+//! closed, and closes the old generation before: close, fence, write. The helper reads the description, executes a fence, and
+//! only then takes: if it has read any word of a later description, the fences make its compare-exchange see the closed cursor,
+//! and it fails.
 //!
-//! **When the owner goes on, the helper copies no more.** Closing tells how far the cursor had come, and so how much
-//! the helper took at most; later nothing is taken. The owner goes on when the helper has reported as much, or that it
-//! has given up, which is the last thing it says of a generation.
+//! **The helper copies nothing after the owner has gone on.** Closing returns the cursor, and so how much the helper took at
+//! most; nothing is taken later. The owner goes on when the helper has reported as much, or that it has given up, which is its
+//! last report of a generation.
 //!
-//! A partner that lies here can leave parts uncopied, or keep the owner waiting: its own data, and its own connection.
-//! The owner takes each unit once at most whatever the cursor says, because it counts what it took.
+//! A hostile peer can leave parts uncopied, or keep the owner waiting: its own data, and its own connection. The owner takes
+//! each unit once at most whatever the cursor says, because it counts what it took.
 //!
 //! `ctest/loom` compiles this file.
 
-use crate::segments::Segment;
+use crate::buffers::Segment;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::mem::offset_of;
 
@@ -39,12 +39,12 @@ pub(crate) const SEGMENTS: usize = 6;
 /// Units of the smallest part that is not all there is, the first one apart; and of the largest part.
 const PART_MIN: u32 = 32;
 const PART_MAX: u32 = 128;
-/// In place of a unit: the board is closed.
+/// Instead of a unit: the board is closed.
 const CLOSED: u32 = u32::MAX;
 /// The helper has given up.
 const GIVEN_UP: u64 = 1 << 31;
 
-/// What is to be copied, as far as the helper cannot know it.
+/// What is to be copied, as far as the helper does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     /// The message that the helper announced in this slot.
@@ -127,9 +127,8 @@ pub(crate) fn units_of(bytes: u32) -> u32 {
     bytes.div_ceil(UNIT)
 }
 
-/// How many units to take of so many when these are left: half of them. A second copy by the same side costs a system
-/// call, and waiting for a part of the other side costs that part, so small copies are two halves, and large ones end
-/// with small parts.
+/// How many units to take of so many when these are left: half of them. A second copy by the same side costs a system call, and
+/// waiting for a part of the peer costs that part, so small copies are two halves, and large ones end with small parts.
 fn part_of(units: u32, left: u32) -> u32 {
     let part = if left == units {
         left.div_ceil(2)
@@ -140,15 +139,15 @@ fn part_of(units: u32, left: u32) -> u32 {
 }
 
 impl Board {
-    /// The generation of what lies here, which changes when the owner asks for help.
+    /// The generation on the board, which changes when the owner offers a copy.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u32 {
         (self.cursor.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// The owner asks for help. `generation` is a new one and not 0, and the board is closed.
+    /// The owner offers a copy. `generation` is a new one and not 0, and the board is closed.
     pub(crate) fn open(&self, generation: u32, job: Job, bytes: u32, segments: &[Segment]) {
-        // Pairs with the fence in `look`.
+        // Pairs with the fence in `read`.
         fence(Ordering::Release);
         let (kind, number, range) = match job {
             Job::Message(slot) => (0, slot, None),
@@ -169,12 +168,12 @@ impl Board {
             let rest = pack(segment.handle, segment.length);
             place.rest.store(rest, Ordering::Relaxed);
         }
-        // Release: whoever sees the generation finds its description.
+        // Release: a helper that sees the generation finds its description.
         self.cursor.store(pack(generation, 0), Ordering::Release);
     }
 
-    /// What the owner asks for, if the board is open. Every word is read once, and is the partner's: to be checked.
-    pub(crate) fn look(&self) -> Option<Asked> {
+    /// The owner's offer, if the board is open. Every word is read once, and is the peer's: to be checked.
+    pub(crate) fn read(&self) -> Option<Asked> {
         let cursor = self.cursor.load(Ordering::Acquire);
         if cursor as u32 == CLOSED || cursor >> 32 == 0 {
             return None;
@@ -217,15 +216,15 @@ impl Board {
         Some(asked)
     }
 
-    /// Takes a part: its first unit and how many they are. `None`: nothing is left of this generation.
-    pub(crate) fn take(&self, generation: u32, units: u32) -> Option<(u32, u32)> {
+    /// Takes a part of at most `most` units: its first unit and how many they are. `None`: nothing is left of this generation.
+    pub(crate) fn take(&self, generation: u32, units: u32, most: u32) -> Option<(u32, u32)> {
         let mut cursor = self.cursor.load(Ordering::Relaxed);
         loop {
             let first = cursor as u32;
             if (cursor >> 32) as u32 != generation || first >= units {
                 return None;
             }
-            let part = part_of(units, units - first);
+            let part = part_of(units, units - first).min(most);
             let next = pack(generation, first + part);
             match self.cursor.compare_exchange_weak(
                 cursor,
@@ -239,13 +238,13 @@ impl Board {
         }
     }
 
-    /// The owner lets nobody take any more; gives how many units were taken.
+    /// The owner closes the board: nothing is taken any more. Gives how many units were taken.
     pub(crate) fn close(&self, generation: u32, units: u32) -> u32 {
         let cursor = self.cursor.swap(pack(generation, CLOSED), Ordering::AcqRel);
         (cursor as u32).min(units)
     }
 
-    /// The helper says how far it is; after `given_up` it copies nothing of this generation.
+    /// The helper reports how far it is; after `given_up` it copies nothing of this generation.
     pub(crate) fn report(&self, generation: u32, report: Report) {
         let given_up = if report.given_up { GIVEN_UP } else { 0 };
         let units = u64::from(report.units & !(GIVEN_UP as u32));
@@ -254,18 +253,18 @@ impl Board {
         self.report.store(word, Ordering::Release);
     }
 
-    /// What the helper, whose board this is, has said of a generation.
+    /// What the helper, whose board this is, has reported of a generation.
     pub(crate) fn reported(&self, generation: u32) -> Report {
         // Acquire pairs with the release in `report`.
         let word = self.report.load(Ordering::Acquire);
-        let said = (word >> 32) as u32 == generation;
+        let reported = (word >> 32) as u32 == generation;
         Report {
-            units: if said {
+            units: if reported {
                 word as u32 & !(GIVEN_UP as u32)
             } else {
                 0
             },
-            given_up: said && word & GIVEN_UP != 0,
+            given_up: reported && word & GIVEN_UP != 0,
         }
     }
 }
@@ -291,13 +290,13 @@ mod tests {
         for units in (1..300).chain([1 << 20]) {
             board.open(units, Job::Message(9), units * 7, &[segment(1), segment(2)]);
             let mut next = 0;
-            while let Some((first, part)) = board.take(units, units) {
+            while let Some((first, part)) = board.take(units, units, units) {
                 assert_eq!(first, next);
                 assert!(part > 0);
                 next += part;
             }
             assert_eq!(next, units);
-            assert!(board.take(units - 1, units).is_none());
+            assert!(board.take(units - 1, units, units).is_none());
             assert_eq!(board.close(units, units), units);
         }
     }
@@ -306,7 +305,7 @@ mod tests {
     fn what_is_described_is_what_is_asked() {
         let board = Board::default();
         assert_eq!(board.generation(), 0);
-        assert!(board.look().is_none());
+        assert!(board.read().is_none());
         let range = Segment {
             address: 5 << 40,
             handle: 77,
@@ -316,13 +315,13 @@ mod tests {
         for (generation, job) in (1..).zip(jobs) {
             let list = [segment(3), segment(4)];
             board.open(generation, job, 12_345, &list);
-            let asked = board.look().expect("an open board");
+            let asked = board.read().expect("an open board");
             assert_eq!((asked.job, asked.bytes), (job, 12_345));
             assert_eq!(asked.segments(), list);
             assert_eq!(asked.generation, board.generation());
             board.close(generation, 4);
-            assert!(board.look().is_none());
-            assert!(board.take(generation, 4).is_none());
+            assert!(board.read().is_none());
+            assert!(board.take(generation, 4, 4).is_none());
         }
     }
 
@@ -366,12 +365,12 @@ mod tests {
                     }
                     seen = board.generation();
                     looked.store(seen, Ordering::Release);
-                    let Some(asked) = board.look() else { continue };
+                    let Some(asked) = board.read() else { continue };
                     let mut report = Report {
                         units: 0,
                         given_up: false,
                     };
-                    while let Some((first, part)) = board.take(asked.generation, UNITS) {
+                    while let Some((first, part)) = board.take(asked.generation, UNITS, 16) {
                         assert_eq!(asked.job, Job::Message(asked.generation));
                         assert_eq!(asked.bytes, asked.generation);
                         assert_eq!(asked.segments(), [segment(asked.generation)]);
@@ -386,13 +385,13 @@ mod tests {
                 let list = [segment(generation)];
                 board.open(generation, Job::Message(generation), generation, &list);
                 if generation % 64 == 0 {
-                    // The helper gets its chance on any number of processors.
+                    // The helper takes part on any number of processors.
                     while looked.load(Ordering::Acquire) != generation {
                         std::thread::yield_now();
                     }
                 }
                 let mut mine = 0;
-                while let Some((first, part)) = board.take(generation, UNITS) {
+                while let Some((first, part)) = board.take(generation, UNITS, UNITS) {
                     copy(generation, first, part);
                     mine += part;
                     // Sometimes the owner stops early.

@@ -1,58 +1,61 @@
 //! VIA between the processes of one host, over shared memory: no privilege, no configuration.
 //!
-//! Each connection has one segment with a ring of slots per direction (`ring`). A small message travels
-//! in the slot that announces it, a larger one in the ring's payload area; the receiver copies it out.
-//! What is larger still is only announced, and the receiver fetches it from the sender's memory in one copy; or it goes
-//! through the payload area in pieces, where that is measured to be faster. RDMA is one copy, made by the initiator
-//! without any help from the target. Where the kernel does not let one process touch another's memory, all of it goes in
-//! pieces.
+//! Each connection has one segment with a ring of slots per direction. A small message travels in the slot that announces
+//! it, a larger one in the ring's payload area; the receiver copies it out. A large message is only announced, and the
+//! receiver fetches it from the sender's memory in one copy, or it travels through the payload area in pieces, whichever is
+//! measured to be faster. RDMA is one copy by the initiator. Where the kernel does not let one process access
+//! another's memory, all data goes through the ring.
 //!
-//! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that
-//! the partner writes is hostile input: it is read once, checked, and can only hurt this connection.
+//! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that a peer writes is
+//! hostile input: it is read once, checked, and can only hurt this connection.
 //!
-//! | file | is |
+//! ```text
+//!   vi ─▶ connection     attach, post, poll, close; the only one that knows all, and that ends a connection
+//!           │
+//!           ├─▶ request       a send descriptor, loaded and judged once; the method by which it travels
+//!           ├─▶ transfer::{inline, eager, fetch, pieces, write, read}      start at the sender, arrived at the receiver
+//!           │     │
+//!           │     ├─▶ send          Sender: slots that leave, descriptors that complete in order ─▶ outbox
+//!           │     ├─▶ receive       Receiver: slots that arrive, descriptors that they complete
+//!           │     ├─▶ shared_copy   large copies that both sides work on: offer, poll, help, withdraw ─▶ board
+//!           │     ├─▶ copy          copies between processes, and the protocol of `copying`
+//!           │     └─▶ choice        fetch or pieces
+//!           ▼
+//!         peer                the peer's words, bell and ready bit; what this side publishes ─▶ segment, shared, watch
+//! ```
+//!
+//! | below them | is |
 //! | --- | --- |
-//! | `vi` | what the host calls: the operations of a NIC and of a VI |
-//! | `nic` | one opening: attributes, and the NICs of its peers |
-//! | `shared` | what a NIC shares with its peers: bell, marks, regions |
-//! | `link` | one connection, and what is under way |
-//! | `ring` | the layout of the segment, and its two ends |
-//! | `outbox` | what the sender knows to be free in it |
-//! | `cache` | hints to the processor about the lines of both sides |
-//! | `queue` | the send doorbell: from descriptors to slots |
-//! | `progress` | the receive side: from slots to descriptors; acknowledgements |
-//! | `large` | messages that are fetched or travel in pieces, both sides |
-//! | `road` | which of the two is faster |
-//! | `rdma`, `target` | RDMA Write and Read: the initiator; the target |
-//! | `segments` | copies out of a list of segments and into one |
-//! | `mem` | copies between processes |
-//! | `board`, `help` | large copies that both sides work on: the shared words; owner and helper |
-//! | `cm` | attach, detach, and how a broken connection is told |
+//! | `segment` | the layout of the shared segment, slots, and the words of each side |
+//! | `buffers` | lists of data segments, copies out of them and into them |
+//! | `ending` | why and how a connection ends |
+//! | `nic`, `shared` | one opening: attributes, the NICs of its peers; the bell, ready bits and regions that peers map |
 //! | `watch` | the thread that makes progress while the program does not |
+//! | `prefetch`, `ticks` | cache hints; a cheap clock |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
 
 mod board;
-mod cache;
-mod cm;
-mod help;
-mod large;
-mod link;
-mod mem;
+mod buffers;
+mod choice;
+mod connection;
+mod copy;
+mod ending;
 mod nic;
 mod outbox;
-mod progress;
-mod queue;
-mod rdma;
-mod ring;
-mod road;
-mod segments;
+mod peer;
+mod prefetch;
+mod receive;
+mod request;
+mod segment;
+mod send;
 mod shared;
-mod target;
+mod shared_copy;
 #[cfg(test)]
 mod testing;
 mod ticks;
+mod transfer;
 mod vi;
 mod watch;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
@@ -17,38 +17,56 @@ use vipl_sys::mutex::Mutex;
 use vipl_sys::shm;
 
 use crate::NAME;
-use crate::ring::SEGMENT;
+use crate::segment::SEGMENT;
 use crate::shared::{PAGE_BYTES, REGION_BYTES, REGIONS_MAX, SharedNic, VIS_MAX};
 use crate::watch::Watch;
 
-/// Name of the shared memory, for people who look at a list of mappings.
+/// Name of the shared memory in lists of mappings.
 const MEMORY: &CStr = c"vipl-loopback";
 /// Levels on which RDMA Read works.
 pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
-    /// Bytes that went from process to process in one copy.
+    /// Bytes copied directly from process to process.
     pub(crate) single_copy_bytes: &'static AtomicU64,
-    /// Bytes of a partner's copies that this side made.
+    /// Bytes of a peer's copies that this side made as helper.
     pub(crate) helped_copy_bytes: &'static AtomicU64,
-    /// Bytes of large messages and RDMA that went through the ring.
+    /// Bytes of large messages and RDMA that travelled through the ring.
     pub(crate) ring_copy_bytes: &'static AtomicU64,
-    /// Connections on which the kernel forbade the single copy.
+    /// Connections on which the kernel forbade access to the peer's memory.
     pub(crate) single_copy_refused: &'static AtomicU64,
+}
+
+/// The counters of this process.
+#[inline]
+pub(crate) fn counters() -> &'static Counters {
+    static COUNTERS: OnceLock<Counters> = OnceLock::new();
+    COUNTERS.get_or_init(|| {
+        let counter = |name| Host::get().counter(NAME, name);
+        Counters {
+            single_copy_bytes: counter(c"single_copy_bytes"),
+            helped_copy_bytes: counter(c"helped_copy_bytes"),
+            ring_copy_bytes: counter(c"ring_copy_bytes"),
+            single_copy_refused: counter(c"single_copy_refused"),
+        }
+    })
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
 }
 
 /// One opening of the device.
 pub struct LoopbackNic {
-    pub(crate) shared: Arc<SharedNic>,
+    shared: Arc<SharedNic>,
     _fds: [Kept; 2],
-    partners: Mutex<BTreeMap<u64, Weak<SharedNic>>>,
-    pub(crate) watch: Arc<Watch>,
-    pub(crate) single_copy: bool,
-    pub(crate) eager_max: u32,
-    /// This process must fence itself before it looks whether a partner sleeps.
-    pub(crate) fences: bool,
-    pub(crate) counters: Counters,
+    peers: Mutex<BTreeMap<u64, Weak<SharedNic>>>,
+    watch: Arc<Watch>,
+    single_copy: bool,
+    eager_max: u32,
+    fences: bool,
 }
 
 /// The address of a node: one per host by default; `loopback:N` makes further ones on the same host.
@@ -89,7 +107,6 @@ impl LoopbackNic {
         shared.bell().prepare();
         describe(argument, address, info);
         info.shared_fds = fds;
-        let host = Host::get();
         let watch = Watch::new(nic, shared.clone());
         watch.start()?;
         Ok(LoopbackNic {
@@ -97,33 +114,52 @@ impl LoopbackNic {
             fences: shared.bell().needs_fences(),
             shared,
             _fds: [page, regions].map(Kept::new),
-            partners: Mutex::default(),
+            peers: Mutex::default(),
             single_copy: truth(NAME, c"single_copy"),
             eager_max: number(NAME, c"eager_max").unwrap_or(16_384) as u32,
-            counters: Counters {
-                single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
-                helped_copy_bytes: host.counter(NAME, c"helped_copy_bytes"),
-                ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
-                single_copy_refused: host.counter(NAME, c"single_copy_refused"),
-            },
         })
     }
 
-    /// A partner's NIC, mapped once however many connections lead there.
-    pub(crate) fn partner(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
-        let mut partners = self.partners.lock();
-        if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
-            return Ok(known);
-        }
-        partners.retain(|_, known| known.strong_count() > 0);
-        let shared = Arc::new(SharedNic::open(fds, false)?);
-        partners.insert(name, Arc::downgrade(&shared));
-        Ok(shared)
+    /// What this NIC shares with its peers.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> &Arc<SharedNic> {
+        &self.shared
     }
 
-    /// Counts something.
-    pub(crate) fn count(counter: &AtomicU64, more: u64) {
-        counter.fetch_add(more, Ordering::Relaxed);
+    /// The thread that makes progress while the program does not.
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
+    /// Whether data may go directly from process to process.
+    pub(crate) fn single_copy(&self) -> bool {
+        self.single_copy
+    }
+
+    /// Largest single-frame message.
+    #[inline(always)]
+    pub(crate) fn eager_max(&self) -> u32 {
+        self.eager_max
+    }
+
+    /// Whether this process must execute a fence before it checks whether a peer sleeps.
+    pub(crate) fn fences(&self) -> bool {
+        self.fences
+    }
+
+    /// A peer's NIC, mapped once for all connections to it.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
+    pub(crate) fn peer(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
+        let mut peers = self.peers.lock();
+        if let Some(known) = peers.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        peers.retain(|_, known| known.strong_count() > 0);
+        let shared = Arc::new(SharedNic::open(fds, false)?);
+        peers.insert(name, Arc::downgrade(&shared));
+        Ok(shared)
     }
 }
 

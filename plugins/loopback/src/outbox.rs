@@ -1,16 +1,17 @@
-//! The sender's bookkeeping of the ring: slots and payload that are free, as far as it knows.
+//! The outgoing ring, and which of its slots and payload are free as far as the sender knows.
 
 use vipl_sys::wrap;
 
-use crate::ring::{self, LINE, PAYLOAD, SLOTS, flag};
+use crate::segment::{self, Announcement, LINE, OutRing, PAYLOAD, SLOTS, flag};
 
-/// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
+/// The outgoing ring with the sender's bookkeeping. Numbers of slots and payload positions wrap.
 pub(crate) struct Outbox {
+    ring: OutRing,
     /// Slots written so far.
-    pub(crate) sent: u32,
-    /// Slots that the partner is known to have consumed.
-    pub(crate) consumed: u32,
-    /// Payload bytes given out so far.
+    sent: u32,
+    /// Slots that the peer is known to have consumed.
+    consumed: u32,
+    /// Payload bytes allocated so far.
     payload: u32,
     /// Payload bytes that are free again.
     freed: u32,
@@ -19,9 +20,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new() -> Outbox {
+    pub(crate) fn new(ring: OutRing) -> Outbox {
         let payload = wrap::start(0).wrapping_mul(LINE);
         Outbox {
+            ring,
             sent: wrap::start(0),
             consumed: wrap::start(0),
             payload,
@@ -30,7 +32,25 @@ impl Outbox {
         }
     }
 
-    /// Learns how far the partner is; a count that cannot be is ignored.
+    /// The ring, to write into the next slot and into reserved payload.
+    #[inline(always)]
+    pub(crate) fn ring(&self) -> &OutRing {
+        &self.ring
+    }
+
+    /// Slots written so far: the number of the next one.
+    #[inline(always)]
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent
+    }
+
+    /// Slots that the peer is known to have consumed.
+    #[inline(always)]
+    pub(crate) fn consumed(&self) -> u32 {
+        self.consumed
+    }
+
+    /// Updates the peer's consumed count; an impossible count is ignored.
     #[inline(always)]
     pub(crate) fn learn(&mut self, consumed: u32) {
         let ahead = self.sent.wrapping_sub(consumed);
@@ -41,7 +61,7 @@ impl Outbox {
         }
     }
 
-    /// Whether the partner is known to have consumed everything.
+    /// Whether the peer is known to have consumed everything.
     #[inline(always)]
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == self.consumed
@@ -53,7 +73,7 @@ impl Outbox {
         self.sent.wrapping_sub(self.consumed) < SLOTS
     }
 
-    /// A contiguous place for `bytes` bytes of payload, if there is one.
+    /// Reserves `bytes` contiguous bytes of payload, if they are free.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
         let rounded = bytes.next_multiple_of(LINE);
@@ -72,8 +92,8 @@ impl Outbox {
         Some(start)
     }
 
-    /// Takes back what was reserved since the last slot.
-    pub(crate) fn give_back(&mut self) {
+    /// Cancels what was reserved since the last slot.
+    pub(crate) fn cancel(&mut self) {
         self.payload = if self.sent == self.consumed {
             self.freed
         } else {
@@ -81,24 +101,22 @@ impl Outbox {
         };
     }
 
-    /// Counts a slot with these flags as sent.
+    /// Publishes the next slot with this side's own counts; gives its number.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, flags: u8) {
-        self.ends[(self.sent & (SLOTS - 1)) as usize] = self.payload;
-        if flags & flag::TURN != 0 {
-            self.turn();
+    pub(crate) fn publish(&mut self, slot: Announcement, posted: u32, consumed: u32) -> u32 {
+        let number = self.sent;
+        self.ring.publish(number, slot, posted, consumed);
+        self.ends[(number & (SLOTS - 1)) as usize] = self.payload;
+        if slot.flags & flag::WRAP != 0 {
+            // The payload area restarts, too, if that leaves room for the next messages.
+            self.payload = segment::next_payload(self.payload, flag::WRAP);
+            self.ends[(SLOTS - 1) as usize] = self.payload;
         }
-        self.sent = ring::next(self.sent, flags);
+        self.sent = segment::next(number, slot.flags);
+        number
     }
 
-    /// The lap ends here, and the payload area begins anew, too, if that leaves room for the next messages.
-    #[inline(always)]
-    fn turn(&mut self) {
-        self.payload = ring::next_payload(self.payload, flag::TURN);
-        self.ends[(SLOTS - 1) as usize] = self.payload;
-    }
-
-    /// Where the next payload begins, if it fits there.
+    /// Position of the next payload, if it fits there.
     #[inline(always)]
     pub(crate) fn next_payload(&self) -> u32 {
         self.payload
@@ -109,55 +127,70 @@ impl Outbox {
 mod tests {
     use super::*;
 
+    /// An outbox whose slots lie in memory of this test.
+    fn with_outbox(test: impl FnOnce(&mut Outbox)) {
+        let mut memory = vec![0u64; segment::SEGMENT / 8];
+        // SAFETY: large enough, and alive during the test.
+        let (_, ring, _) = unsafe { segment::views(memory.as_mut_ptr().cast(), 0) };
+        test(&mut Outbox::new(ring));
+    }
+
+    fn advance(outbox: &mut Outbox) {
+        outbox.publish(Announcement::default(), 0, 0);
+    }
+
     #[test]
     fn payload_is_contiguous_and_comes_back_with_its_slot() {
-        let mut outbox = Outbox::new();
-        let mut places = Vec::new();
-        while let Some(place) = outbox.reserve(16 << 10) {
-            places.push(place);
-            outbox.advance(0);
-        }
-        assert_eq!(places.len(), 16);
-        outbox.learn(1);
-        let place = outbox.reserve(16 << 10).unwrap();
-        outbox.advance(0);
-        assert_eq!(place & (PAYLOAD - 1), 0, "the first place is used again");
-        assert!(outbox.reserve(1).is_none());
-        // A message that does not fit at the end begins at the start.
-        outbox.learn(17);
-        let mut last = 0;
-        for _ in 0..100 {
-            last = outbox.reserve(60_000).unwrap();
-            outbox.advance(0);
-            assert!((last & (PAYLOAD - 1)) + 60_000 <= PAYLOAD);
-            outbox.learn(outbox.sent);
-        }
-        assert!(last > 0);
+        with_outbox(|outbox| {
+            let mut places = Vec::new();
+            while let Some(place) = outbox.reserve(16 << 10) {
+                places.push(place);
+                advance(outbox);
+            }
+            assert_eq!(places.len(), 16);
+            outbox.learn(1);
+            let place = outbox.reserve(16 << 10).unwrap();
+            advance(outbox);
+            assert_eq!(place & (PAYLOAD - 1), 0, "the first place is used again");
+            assert!(outbox.reserve(1).is_none());
+            // A message that does not fit at the end begins at the start.
+            outbox.learn(17);
+            let mut last = 0;
+            for _ in 0..100 {
+                last = outbox.reserve(60_000).unwrap();
+                advance(outbox);
+                assert!((last & (PAYLOAD - 1)) + 60_000 <= PAYLOAD);
+                outbox.learn(outbox.sent);
+            }
+            assert!(last > 0);
+        });
     }
 
     #[test]
     fn impossible_counts_are_ignored() {
-        let mut outbox = Outbox::new();
-        for _ in 0..10 {
-            outbox.advance(0);
-        }
-        outbox.learn(11);
-        assert_eq!(outbox.consumed, 0);
-        outbox.learn(7);
-        assert_eq!(outbox.consumed, 7);
-        outbox.learn(6);
-        assert_eq!(outbox.consumed, 7);
+        with_outbox(|outbox| {
+            for _ in 0..10 {
+                advance(outbox);
+            }
+            outbox.learn(11);
+            assert_eq!(outbox.consumed, 0);
+            outbox.learn(7);
+            assert_eq!(outbox.consumed, 7);
+            outbox.learn(6);
+            assert_eq!(outbox.consumed, 7);
+        });
     }
 
     #[test]
     fn it_is_drained_when_all_is_consumed() {
-        let mut outbox = Outbox::new();
-        assert!(outbox.is_drained());
-        outbox.advance(0);
-        outbox.advance(0);
-        outbox.learn(1);
-        assert!(!outbox.is_drained());
-        outbox.learn(2);
-        assert!(outbox.is_drained());
+        with_outbox(|outbox| {
+            assert!(outbox.is_drained());
+            advance(outbox);
+            advance(outbox);
+            outbox.learn(1);
+            assert!(!outbox.is_drained());
+            outbox.learn(2);
+            assert!(outbox.is_drained());
+        });
     }
 }

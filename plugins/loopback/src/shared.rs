@@ -79,15 +79,6 @@ impl SharedNic {
 
     /// The regions of this NIC.
     pub(crate) fn table(&self) -> Table<'_> {
-        // SAFETY: this lives as long as the borrow.
-        unsafe { self.lasting_table() }
-    }
-
-    /// The same, for a caller that cannot borrow this meanwhile.
-    ///
-    /// # Safety
-    /// This lives as long as the table is used.
-    pub(crate) unsafe fn lasting_table<'a>(&self) -> Table<'a> {
         // SAFETY: the mapping has so many entries, and lives as long as this.
         unsafe { Table::new(self.regions.base().cast_const().cast(), REGIONS_MAX) }
     }

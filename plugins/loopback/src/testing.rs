@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{NicHandle, Port, Vi as _};
+use vipl_plugin_sdk::{NicHandle, Port};
 use vipl_sys::shm;
 
-use crate::link::Link;
+use crate::connection::Connection;
 use crate::nic::LoopbackNic;
-use crate::ring::SEGMENT;
-use crate::vi::LoopbackVi;
+use crate::segment::SEGMENT;
 
 /// Places of a work queue.
 const RING: u32 = 512;
@@ -37,7 +36,7 @@ pub(crate) const DONE: u32 = VIP_STATUS_DONE;
 
 /// What the plug-in told the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     /// An asynchronous error of the VI with this index.
     Raised(u32, c_int),
     /// The connection of the VI with this index ended for this cause.
@@ -45,13 +44,13 @@ pub(crate) enum Told {
 }
 
 thread_local! {
-    static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) };
+    static REPORTED: RefCell<Vec<Reported>> = const { RefCell::new(Vec::new()) };
     static SINGLE_COPY: Cell<bool> = const { Cell::new(true) };
 }
 
 /// What was told since this was last asked.
-pub(crate) fn told() -> Vec<Told> {
-    TOLD.take()
+pub(crate) fn reported() -> Vec<Reported> {
+    REPORTED.take()
 }
 
 pub(crate) fn code(code: VIP_ERROR_CODE) -> c_int {
@@ -80,7 +79,7 @@ unsafe extern "C" fn completed(_vi: *mut vipl_vi, _queue: *mut vipl_queue) {}
 unsafe extern "C" fn raise(vi: *mut vipl_vi, code: c_int, _: u32, _: *mut VIP_DESCRIPTOR) {
     // SAFETY: the VI of the operation that calls.
     let index = unsafe { (*vi).index };
-    TOLD.with_borrow_mut(|told| told.push(Told::Raised(index, code)));
+    REPORTED.with_borrow_mut(|reported| reported.push(Reported::Raised(index, code)));
 }
 
 unsafe extern "C" fn fail(vi: *mut vipl_vi, cause: c_int, _: u32, _: *mut VIP_DESCRIPTOR) {
@@ -89,7 +88,7 @@ unsafe extern "C" fn fail(vi: *mut vipl_vi, cause: c_int, _: u32, _: *mut VIP_DE
         (*vi).state = VIP_VI_STATE::VIP_STATE_ERROR as u32;
         (*vi).index
     };
-    TOLD.with_borrow_mut(|told| told.push(Told::Failed(index, cause)));
+    REPORTED.with_borrow_mut(|reported| reported.push(Reported::Failed(index, cause)));
 }
 
 /// The watch thread is told that there is nothing: the test alone makes progress.
@@ -149,7 +148,7 @@ fn install_host() {
 /// One of the two ends.
 pub(crate) struct End {
     pub(crate) nic: LoopbackNic,
-    part: LoopbackVi,
+    pub(crate) link: Option<Connection>,
     vi: Box<vipl_vi>,
     _host_nic: Box<vipl_nic>,
     _rings: [Box<[vipl_entry]>; 2],
@@ -175,7 +174,7 @@ impl End {
         // SAFETY: the NIC outlives the plug-in's.
         let handle = unsafe { NicHandle::new(&raw const *host_nic) };
         let nic = LoopbackNic::open("", handle, &mut info).expect("a NIC");
-        host_nic.regions = nic.shared.regions().as_ptr();
+        host_nic.regions = nic.shared().regions().as_ptr();
         host_nic.region_count = info.regions_max;
         host_nic.segments_max = 252;
         let empty = vipl_entry {
@@ -196,7 +195,7 @@ impl End {
         (vi.rdma_write, vi.rdma_read) = (1, 1);
         let end = End {
             nic,
-            part: LoopbackVi { link: None },
+            link: None,
             vi,
             _host_nic: host_nic,
             _rings: rings,
@@ -206,7 +205,7 @@ impl End {
         };
         let flags = VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ;
         let base = end.address(0);
-        let region = &end.nic.shared.regions()[HANDLE as usize];
+        let region = &end.nic.shared().regions()[HANDLE as usize];
         region.base.store(base, Ordering::Relaxed);
         region.end.store(base + MEMORY as u64, Ordering::Relaxed);
         let access = u64::from(TAG) << 32 | u64::from(flags);
@@ -217,7 +216,7 @@ impl End {
 
     /// The region ends.
     pub(crate) fn deregister(&self) {
-        let region = &self.nic.shared.regions()[HANDLE as usize];
+        let region = &self.nic.shared().regions()[HANDLE as usize];
         region.handle.store(0, Ordering::Release);
     }
 
@@ -227,11 +226,11 @@ impl End {
         unsafe { Port::new(&raw mut *self.vi) }
     }
 
-    pub(crate) fn link(&mut self) -> &mut Link {
-        self.part.link.as_mut().expect("a connection")
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.link.as_mut().expect("a connection")
     }
 
-    pub(crate) fn is_connected(&mut self) -> bool {
+    pub(crate) fn has_connection(&mut self) -> bool {
         self.port().is_connected()
     }
 
@@ -307,9 +306,9 @@ impl End {
         queue.posted = queue.posted.wrapping_add(1);
         let port = self.port();
         if recv {
-            self.part.post_recv(&self.nic, port);
-        } else {
-            self.part.post_send(&self.nic, port);
+            self.connection().post_recv(port);
+        } else if let Some(connection) = &mut self.link {
+            connection.post_send(&self.nic, port);
         }
     }
 
@@ -358,21 +357,16 @@ impl End {
 
     pub(crate) fn progress(&mut self) {
         let port = self.port();
-        self.part.progress(&self.nic, port);
-    }
-
-    /// Takes a batch of so many slots at most; gives the bytes of the payload area, too.
-    pub(crate) fn receive_batch(&mut self, most: u32) -> (bool, u32) {
-        let (port, mut bytes) = (self.port(), 0);
-        let link = self.part.link.as_mut().expect("a connection");
-        let all = link.receive(&self.nic, port, most, &mut bytes);
-        (all, bytes)
+        if let Some(connection) = &mut self.link {
+            connection.poll(&self.nic, port);
+        }
     }
 
     /// VipDisconnect.
     pub(crate) fn detach(&mut self) {
         let port = self.port();
-        self.part.detach(&self.nic, port);
+        let connection = self.link.take().expect("a connection");
+        connection.detach(&self.nic, port);
     }
 
     /// Status of a descriptor; 0 until it is complete.
@@ -416,11 +410,10 @@ pub(crate) fn pair(reliability: u16, single_copy: bool) -> Pair {
         let end = &mut ends[side];
         end.vi.state = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
         let port = end.port();
-        end.part
-            .attach(&end.nic, port, &connection)
-            .expect("a connection");
+        let attached = Connection::attach(&end.nic, port, &connection);
+        end.link = Some(attached.expect("a connection"));
     }
-    told();
+    reported();
     let [left, right] = ends;
     Pair {
         left,
@@ -432,7 +425,7 @@ pub(crate) fn pair(reliability: u16, single_copy: bool) -> Pair {
 impl Drop for End {
     fn drop(&mut self) {
         use vipl_plugin_sdk::Nic as _;
-        self.part.link = None;
+        self.link = None;
         self.nic.close();
     }
 }

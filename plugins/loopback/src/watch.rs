@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn marked_vis_are_left_to_a_program_that_takes_the_marks() {
         let pair = pair(RD, true);
-        let shared = pair.right.nic.shared.clone();
+        let shared = pair.right.nic.shared().clone();
         // One whose thread does not run.
         // SAFETY: nothing polls it.
         let nic = unsafe { NicHandle::new(std::ptr::null()) };

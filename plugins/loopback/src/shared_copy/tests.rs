@@ -1,9 +1,9 @@
 use super::*;
-use std::sync::atomic::AtomicU64;
+use crate::segment::Words;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vipl_abi::*;
 
-use crate::cm::Closed;
-use crate::testing::{DONE, End, HANDLE, Pair, Posted, RD, U, pair, told};
+use crate::testing::{DONE, End, HANDLE, Pair, Posted, RD, U, pair, reported};
 
 const BYTES: usize = 65_536;
 /// RDMA that is shared.
@@ -17,7 +17,10 @@ fn announced(level: u16) -> (Pair, Vec<u8>, [Posted; 2]) {
     let receive = pair.right.receive(0, BYTES as u32);
     pair.right.progress();
     let send = pair.left.send(0, BYTES as u32);
-    assert_eq!(pair.left.link().outstanding.len(), 1, "announced");
+    assert!(
+        pair.left.connection().sender().has_outstanding(),
+        "announced"
+    );
     (pair, data, [send, receive])
 }
 
@@ -32,59 +35,83 @@ fn whole(end: &End) -> [Segment; 1] {
 /// The right side begins with a message, and does not come far: `meanwhile` runs when the board is open.
 fn share(pair: &mut Pair, mut meanwhile: impl FnMut(&mut End)) -> Shared {
     let (local, remote) = (whole(&pair.right), whole(&pair.left));
-    let link = pair.right.link();
-    let (of, job) = (Of::Message(link.arrived), Job::Message(link.arrived));
+    let (left, right) = (&mut pair.left, &mut pair.right);
+    let (peer, shared) = right.connection().shared_copy();
+    let offer = Offer {
+        of: Of::Message(peer.consumed()),
+        way: Way::Read,
+        local: &local,
+        remote: &remote,
+        bytes: BYTES as u32,
+    };
     let mut once = Some(());
-    link.share(of, job, Way::Read, &local, &remote, BYTES as u32, || {
-        once.take()
-            .into_iter()
-            .for_each(|()| meanwhile(&mut pair.left));
+    shared.offer(peer, &offer, || {
+        once.take().into_iter().for_each(|()| meanwhile(left));
         true
     })
 }
 
+fn words(end: &mut End) -> Words {
+    *end.connection().peer().words()
+}
+
+fn generation(end: &mut End) -> u32 {
+    end.connection().shared_copy().1.generation
+}
+
 fn take_all(left: &mut End) -> u32 {
-    let board = left.link().ends.partner_board();
-    let generation = board.generation();
-    let parts = std::iter::from_fn(|| board.take(generation, board::units_of(BYTES as u32)));
+    let (words, units) = (words(left), board::units_of(BYTES as u32));
+    let generation = words.peer_board().generation();
+    let parts = std::iter::from_fn(|| words.peer_board().take(generation, units, units));
     parts.map(|(_, units)| units).sum()
 }
 
 fn report(left: &mut End, units: u32, given_up: bool) {
-    let ends = left.link().ends;
-    let generation = ends.partner_board().generation();
-    ends.own_board()
+    let words = words(left);
+    let generation = words.peer_board().generation();
+    words
+        .own_board()
         .report(generation, Report { units, given_up });
 }
 
+fn is_asked(end: &mut End) -> bool {
+    let (peer, shared) = end.connection().shared_copy();
+    shared.is_asked(peer)
+}
+
 #[test]
-fn a_sender_that_looks_copies_its_part() {
+fn a_sender_that_polls_copies_its_part() {
     let (mut pair, data, [send, receive]) = announced(RD);
     let ended = share(&mut pair, |left| {
-        assert!(left.link().is_asked());
+        assert!(is_asked(left));
         left.progress();
-        assert!(!left.link().is_asked());
     });
     assert_eq!(ended, Shared::Done);
-    let (left, right) = (pair.left.link().ends, pair.right.link().help.generation);
-    assert!(left.own_board().reported(right).units > 0, "it has helped");
+    let generation = generation(&mut pair.right);
+    let report = words(&mut pair.left).own_board().reported(generation);
+    assert!(
+        (1..=HELP_UNITS).contains(&report.units),
+        "one poll helps so much"
+    );
     assert_eq!(pair.right.bytes(0, BYTES), data);
-    assert_eq!(pair.left.status(send), 0, "the receiver tells");
+    pair.left.progress();
+    assert!(!is_asked(&mut pair.left));
+    assert_eq!(pair.left.status(send), 0, "the receiver reports it");
     assert_eq!(pair.right.status(receive), 0);
 }
 
 #[test]
-fn a_partner_that_does_not_look_is_asked_seldom() {
+fn a_peer_that_does_not_poll_is_asked_seldom() {
     let mut pair = pair(RD, true);
     let mut asked = 0;
     for _ in 0..200 {
         let receive = pair.right.receive(0, BYTES as u32);
         pair.right.progress();
         pair.left.send(0, BYTES as u32);
-        let before = pair.right.link().help.generation;
+        let before = generation(&mut pair.right);
         pair.right.progress();
         assert_eq!(pair.right.status(receive), RECEIVED);
-        asked += pair.right.link().help.generation - before;
+        asked += generation(&mut pair.right) - before;
         pair.left.progress();
     }
     assert!((5..20).contains(&asked), "{asked} times in 200 messages");
@@ -101,17 +128,20 @@ fn the_owner_goes_on_when_the_helper_has_copied() {
         );
         pair.right.progress();
         assert_eq!(pair.right.status(receive), 0, "the helper still copies");
-        assert!(pair.right.link().waiting, "it is to tell");
+        assert!(
+            pair.right.connection().peer().is_waiting(),
+            "the helper alerts it"
+        );
         report(&mut pair.left, if gives_up { 0 } else { theirs }, gives_up);
         pair.right.progress();
         assert_eq!(pair.right.status(receive), RECEIVED);
-        assert!(!pair.right.link().waiting);
+        assert!(!pair.right.connection().peer().is_waiting());
         // The owner copies all of it if the helper has given up, and no part of the helper's otherwise.
         let end = pair.right.bytes(BYTES - 100, 100);
         assert_eq!(end == data[BYTES - 100..], gives_up);
         pair.left.progress();
         assert_eq!(pair.left.status(send), DONE);
-        assert_eq!(told(), []);
+        assert_eq!(reported(), []);
     }
 }
 
@@ -122,8 +152,8 @@ fn rdma_ends_with_the_owners_last_bytes() {
     pair.left.progress();
     let data = pair.left.fill(0, LONG, 5);
     let length = LONG as u32;
-    let link = pair.left.link();
-    link.help.open = Some(Open {
+    let (_, shared) = pair.left.connection().shared_copy();
+    shared.open = Some(Open {
         theirs: 16,
         failed: false,
         of: Of::Rdma(length),
@@ -132,12 +162,12 @@ fn rdma_ends_with_the_owners_last_bytes() {
     let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, length, far);
     pair.left.progress();
     assert_eq!(pair.left.status(write), 0, "the helper still copies");
-    let generation = pair.left.link().help.generation;
+    let generation = generation(&mut pair.left);
     let done = Report {
         units: 16,
         given_up: false,
     };
-    pair.right.link().ends.own_board().report(generation, done);
+    words(&mut pair.right).own_board().report(generation, done);
     pair.left.progress();
     let written = DONE | VIP_STATUS_OP_RDMA_WRITE;
     assert_eq!(pair.left.status(write), written);
@@ -166,20 +196,26 @@ fn a_target_helps_where_it_permits_it() {
                 &pair.right
             };
             let data = from.fill(0, BYTES, 9);
-            let far = whole(&pair.right)[0];
-            let near = whole(&pair.left);
+            let (local, remote) = (whole(&pair.left), whole(&pair.right));
             if !permitted {
                 pair.right.deregister();
             }
-            let link = pair.left.link();
+            let offer = Offer {
+                of: Of::Rdma(BYTES as u32),
+                way,
+                local: &local,
+                remote: &remote,
+                bytes: BYTES as u32 - 8,
+            };
+            let (peer, shared) = pair.left.connection().shared_copy();
             let mut once = Some(());
-            let ended = link.share_rdma(way, far, &near, || {
+            let ended = shared.offer(peer, &offer, || {
                 once.take().into_iter().for_each(|()| pair.right.progress());
                 true
             });
             assert_eq!(ended, Shared::Done, "{control:#x}");
-            let generation = pair.left.link().help.generation;
-            let helper = pair.right.link().ends;
+            let generation = generation(&mut pair.left);
+            let helper = words(&mut pair.right);
             let helped = helper.own_board().reported(generation).units > 0;
             assert_eq!(helped, permitted);
             let to = if way == Way::Write {
@@ -198,21 +234,13 @@ fn a_target_helps_where_it_permits_it() {
 fn a_helper_gives_up_when_the_region_has_gone() {
     for level in [U, RD] {
         let (mut pair, _, [_, receive]) = announced(level);
-        let (local, remote) = (whole(&pair.right), whole(&pair.left));
         pair.right.deregister();
-        let link = pair.right.link();
-        let (of, job) = (Of::Message(link.arrived), Job::Message(link.arrived));
-        let mut once = Some(());
-        let ended = link.share(of, job, Way::Read, &local, &remote, BYTES as u32, || {
-            once.take().into_iter().for_each(|()| pair.left.progress());
-            true
-        });
-        assert_eq!(ended, Shared::Alone);
+        assert_eq!(share(&mut pair, End::progress), Shared::Alone);
         pair.right.progress();
         let error = RECEIVED | VIP_STATUS_PROTECTION_ERROR;
         assert_eq!(pair.right.status(receive), error);
-        assert_eq!(pair.right.is_connected(), level == U);
-        told();
+        assert_eq!(pair.right.has_connection(), level == U);
+        reported();
     }
 }
 
@@ -225,8 +253,8 @@ fn the_end_of_a_connection_waits_for_the_helper() {
         Shared::Later
     );
     // The helper is in the middle of a copy, and ends it when it has seen that the owner leaves.
-    let helper = pair.left.link().ends;
-    let (copying, closed) = (&helper.own().copying, &helper.partner().closed);
+    let helper = words(&mut pair.left);
+    let (copying, closed) = (&helper.own().copying, &helper.peer().closed);
     copying.fetch_add(1, Ordering::SeqCst);
     let ended = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -238,9 +266,9 @@ fn the_end_of_a_connection_waits_for_the_helper() {
             copying.fetch_add(1, Ordering::SeqCst);
         });
         let port = pair.right.port();
-        pair.right.link().die(port, Closed::LOST, 1, 0);
+        pair.right.connection().lose(port);
         assert_eq!(ended.load(Ordering::SeqCst), 1);
     });
     assert_eq!(pair.right.status(receive), 0, "the host flushes it");
-    told();
+    reported();
 }
