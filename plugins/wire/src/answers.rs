@@ -73,7 +73,6 @@ impl Answers {
         }
     }
 
-    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

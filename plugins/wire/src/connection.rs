@@ -76,13 +76,11 @@ impl Connection {
     }
 
     /// Whether the connection still carries data. If not, the VI is in Error.
-    #[inline(always)]
     pub fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Ended(_))
     }
 
     /// Whether the device was full at the last attempt to send. Call [`Connection::flush`] when it has room.
-    #[inline(always)]
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -95,7 +93,6 @@ impl Connection {
 
     /// Whether everything that was sent has been acknowledged. Always false on an Unreliable connection, which does
     /// not know.
-    #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.reliable && self.send.inflight().in_flight() == 0
     }
@@ -113,13 +110,11 @@ impl Connection {
     }
 
     /// Whether an acknowledgement is owed that has not been sent.
-    #[inline(always)]
     pub fn ack_owed(&self) -> bool {
         self.receive.owes_ack()
     }
 
     /// Bytes for the parts of one DATA frame.
-    #[inline(always)]
     pub fn room(&self) -> usize {
         self.send.room()
     }
@@ -151,7 +146,6 @@ impl Connection {
     }
 
     /// Whether the fast paths apply: the connection is open and reliable, and its frames have no seals.
-    #[inline(always)]
     fn permits_single(&self) -> bool {
         matches!(self.phase, Phase::Open) && self.reliable && !self.framing.is_sealed()
     }
@@ -197,18 +191,16 @@ impl Connection {
             return false;
         };
         let header = Header::read(head, Kind::Data);
-        let is_next = header.check == self.peer_check
+        let matches = header.check == self.peer_check
             && header.to_vi == self.own_vi
             && header.flags == 0
-            && self.receive.expects(&header)
             && self.permits_single();
-        let Some((part, payload)) = Parts::message(body).filter(|_| is_next) else {
+        let Some((part, payload)) = Parts::message(body).filter(|_| matches) else {
             return false;
         };
-        let placed = self.receive.expects_single(&part, env)
-            && is_intact(frame, body, crc)
-            && self.receive.place_single(&part, payload, env);
-        if !placed {
+        let intact = || is_intact(frame, body, crc);
+        let message = (&header, &part, payload);
+        if !self.receive.place_single(message, intact, env) {
             return false;
         }
         self.keepalive.received(now_ns);

@@ -41,7 +41,6 @@ impl Arriving {
     }
 
     /// Whether a part is its next one.
-    #[inline(always)]
     pub(crate) fn continues(&self, part: &Part) -> bool {
         part.offset == self.offset && part.total == self.total
     }
@@ -76,39 +75,30 @@ impl Delivery {
     }
 
     /// Operations of the peer that have been processed.
-    #[inline(always)]
     pub(crate) fn operations(&self) -> u32 {
         self.operations
     }
 
-    #[inline(always)]
     pub(crate) fn count_operation(&mut self) {
         self.operations = self.operations.wrapping_add(1);
     }
 
     /// Whether an RDMA Write has arrived in part.
-    #[inline(always)]
     pub(crate) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// Whether no message and no RDMA Write has arrived in part.
-    #[inline(always)]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.receiving.is_none() && self.writing.is_none()
-    }
-
     /// Whether the message of a part has a permitted length.
-    #[inline(always)]
     pub(crate) fn permits(&self, part: &Part) -> bool {
         part.total <= self.max_transfer
     }
 
-    /// Whether a whole message is the next one, and a receive descriptor is posted for it.
+    /// Whether a whole message is the next one, nothing has arrived in part, and a receive descriptor is posted.
     #[inline(always)]
-    pub(crate) fn expects<E: Env>(&self, part: &Part, env: &E) -> bool {
+    pub(crate) fn expects_single<E: Env>(&self, part: &Part, env: &E) -> bool {
+        let idle = self.receiving.is_none() && self.writing.is_none();
         let posted = env.receives_completed() != env.receives_posted();
-        posted && part.number == self.messages && self.permits(part)
+        idle && posted && part.number == self.messages && self.permits(part)
     }
 
     /// Copies the bytes of a part into the receive descriptor with this number, if it has room for the message. False:

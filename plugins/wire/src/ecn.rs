@@ -41,7 +41,6 @@ impl Marks {
     }
 
     /// Whether the peer's count has changed.
-    #[inline(always)]
     pub(crate) fn differ(&self, count: u8) -> bool {
         self.seen != count
     }

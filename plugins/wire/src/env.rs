@@ -20,7 +20,6 @@ pub trait Transmit {
 
     /// Returns the time in nanoseconds. The engine calls this after each frame, so that an owner need not read the
     /// clock before a message leaves. `None`: the time passed to the engine is accurate enough.
-    #[inline(always)]
     fn now(&mut self) -> Option<u64> {
         None
     }

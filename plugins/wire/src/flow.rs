@@ -77,7 +77,6 @@ impl Flow {
     }
 
     /// Frames in flight.
-    #[inline(always)]
     pub(crate) fn inflight(&self) -> &Inflight {
         &self.inflight
     }
@@ -101,7 +100,6 @@ impl Flow {
     }
 
     /// Whether a frame may leave now that need not ask for an acknowledgement, and none is in flight.
-    #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.inflight.is_empty() && !self.pace.is_careful() && self.window > 1
     }
@@ -112,8 +110,8 @@ impl Flow {
         let held_ns = std::mem::replace(&mut self.pace_at_ns, NEVER);
         if held_ns != NEVER {
             out.read_clock();
-            if held_ns <= out.now_ns() {
-                self.pace.resume(out.now_ns(), held_ns);
+            if held_ns <= out.framing.now_ns() {
+                self.pace.resume(out.framing.now_ns(), held_ns);
             }
         }
     }
@@ -129,10 +127,10 @@ impl Flow {
             return Permit::Nothing;
         }
         let next_ns = self.pace.next_ns(self.rtt.smoothed_ns());
-        if next_ns > out.now_ns() {
+        if next_ns > out.framing.now_ns() {
             out.read_clock();
         }
-        if next_ns > out.now_ns() {
+        if next_ns > out.framing.now_ns() {
             // Continues with the next acknowledgement, or else at this time.
             self.pace_at_ns = next_ns;
             return Permit::Nothing;
@@ -147,7 +145,6 @@ impl Flow {
     }
 
     /// Whether the peer's window has room for a new frame.
-    #[inline(always)]
     fn has_window(&self) -> bool {
         self.inflight.span() < self.window
     }
@@ -162,7 +159,6 @@ impl Flow {
     }
 
     /// A frame of an Unreliable connection was sent.
-    #[inline(always)]
     pub(crate) fn skip(&mut self) {
         self.inflight.skip();
     }
@@ -189,7 +185,7 @@ impl Flow {
     ) {
         out.send(frame, header, end - HEADER);
         out.read_clock();
-        self.sent(header.sequence, out.now_ns());
+        self.sent(header.sequence, out.framing.now_ns());
     }
 
     /// The same for a slice after which others follow: the DATA frame stays lost until its last slice was sent.
@@ -202,7 +198,7 @@ impl Flow {
     ) {
         out.send(frame, header, end - HEADER);
         out.read_clock();
-        self.pace.sent(out.now_ns(), self.rtt.smoothed_ns());
+        self.pace.sent(out.framing.now_ns(), self.rtt.smoothed_ns());
     }
 
     /// The oldest lost frame is sent again now.

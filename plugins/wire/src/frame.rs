@@ -59,7 +59,6 @@ pub enum Kind {
 
 impl Kind {
     /// Whether a frame has this version and kind. The rest of the frame is not checked.
-    #[inline(always)]
     pub fn is_of(self, frame: &[u8]) -> bool {
         matches!(frame, [VERSION, kind, ..] if *kind == self as u8)
     }

@@ -71,23 +71,19 @@ impl Framing {
     }
 
     /// The time of the current call, or of the last frame if the owner reports the time.
-    #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    #[inline(always)]
     pub(crate) fn set_now(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
     /// Number of frames sent.
-    #[inline(always)]
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    #[inline(always)]
     pub(crate) fn is_sealed(&self) -> bool {
         self.seals.is_some()
     }
@@ -183,12 +179,6 @@ impl<'a, T: Transmit> Output<'a, T> {
         let header = self.header(kind);
         self.send(frame, &header, 0);
         true
-    }
-
-    /// The time of the current call, or of the last frame if the owner reports the time.
-    #[inline(always)]
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.framing.now_ns
     }
 
     /// Reads the owner's clock, if it has one.

@@ -93,41 +93,34 @@ impl Inflight {
     }
 
     /// Oldest unacknowledged frame.
-    #[inline(always)]
     pub(crate) fn first(&self) -> u32 {
         self.first
     }
 
     /// Number of the next frame.
-    #[inline(always)]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.flights.len() as u32)
     }
 
-    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
     /// Frames between the oldest and the next.
-    #[inline(always)]
     pub(crate) fn span(&self) -> u32 {
         self.flights.len() as u32
     }
 
     /// Frames that are in the network, as far as is known.
-    #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    #[inline(always)]
     pub(crate) fn has_lost(&self) -> bool {
         self.lost > 0
     }
 
     /// When the next frame counts as lost if it is not acknowledged before.
-    #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.loss.deadline()
     }
@@ -168,7 +161,6 @@ impl Inflight {
     }
 
     /// A frame that is never acknowledged has been sent.
-    #[inline(always)]
     pub(crate) fn skip(&mut self) {
         self.first = self.first.wrapping_add(1);
     }
@@ -262,7 +254,6 @@ impl Inflight {
     }
 
     /// All frames have been acknowledged.
-    #[inline(always)]
     pub(crate) fn all_arrived(&mut self) {
         self.loss.all_arrived();
     }

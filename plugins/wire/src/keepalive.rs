@@ -82,7 +82,6 @@ impl Keepalive {
     }
 
     /// When to call [`Keepalive::check`].
-    #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.check_at_ns
     }

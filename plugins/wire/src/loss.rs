@@ -88,7 +88,6 @@ impl Loss {
     }
 
     /// When the next frame counts as lost if it is not acknowledged before.
-    #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.due_ns
     }
@@ -99,7 +98,6 @@ impl Loss {
     }
 
     /// Whether it is unknown which transmission of a frame has arrived after a timeout.
-    #[inline(always)]
     pub(crate) fn is_undecided(&self) -> bool {
         self.timeout.is_open()
     }
@@ -193,7 +191,6 @@ impl Loss {
     }
 
     /// A frame is lost at this time unless it is acknowledged before.
-    #[inline(always)]
     pub(crate) fn expect(&mut self, at_ns: u64) {
         self.due_ns = self.due_ns.min(at_ns);
     }

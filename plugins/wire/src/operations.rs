@@ -142,7 +142,6 @@ impl Operations {
         }
     }
 
-    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

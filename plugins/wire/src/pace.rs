@@ -71,13 +71,11 @@ impl Pace {
     }
 
     /// The window, in frames.
-    #[inline(always)]
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
     /// Whether frames are paced.
-    #[inline(always)]
     pub(crate) fn is_careful(&self) -> bool {
         self.careful
     }
@@ -177,7 +175,6 @@ impl Pace {
     }
 
     /// When the window of a shared path was last reduced.
-    #[inline(always)]
     pub(crate) fn reduced_ns(&self) -> u64 {
         self.cubic.map_or(0, |cubic| cubic.reduced_ns())
     }

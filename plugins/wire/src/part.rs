@@ -83,13 +83,11 @@ pub struct Part {
 
 impl Part {
     /// Whether it is the first part of the whole.
-    #[inline(always)]
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
     /// Whether it is the last part of the whole.
-    #[inline(always)]
     pub fn is_last(&self) -> bool {
         self.offset + u32::from(self.bytes) == self.total
     }

@@ -125,13 +125,11 @@ impl ReceiveSide {
     }
 
     /// Whether an acknowledgement is owed.
-    #[inline(always)]
     pub(crate) fn owes_ack(&self) -> bool {
         self.ack_at_ns != NEVER
     }
 
     /// Whether an acknowledgement must be sent now.
-    #[inline(always)]
     pub(crate) fn is_ack_due(&self, now_ns: u64) -> bool {
         self.urgent || self.ack_at_ns <= now_ns
     }
@@ -162,23 +160,23 @@ impl ReceiveSide {
         self.acknowledge_now(now_ns);
     }
 
-    /// The fast path: whether a frame is the next one, and nothing has arrived in part or early.
+    /// The fast path: copies a whole message if its frame is the next one and `intact`, nothing has arrived in part or
+    /// early, and a receive descriptor with room is posted. False: [`ReceiveSide::take_data`] has to do it, or to
+    /// report the error.
     #[inline(always)]
-    pub(crate) fn expects(&self, header: &Header) -> bool {
-        header.sequence == self.next && self.early.is_empty() && self.delivery.is_idle()
-    }
-
-    /// The fast path: whether a whole message is the next one, and a receive descriptor is posted for it.
-    #[inline(always)]
-    pub(crate) fn expects_single<E: Env>(&self, part: &Part, env: &E) -> bool {
-        self.delivery.expects(part, env)
-    }
-
-    /// The fast path: copies a whole message. False: [`ReceiveSide::take_data`] has to do it, or to report the error.
-    #[inline(always)]
-    pub(crate) fn place_single<E: Env>(&self, part: &Part, payload: &[u8], env: &mut E) -> bool {
-        let number = env.receives_completed();
-        self.delivery.place(number, part, payload, env)
+    pub(crate) fn place_single<E: Env>(
+        &self,
+        (header, part, payload): (&Header, &Part, &[u8]),
+        intact: impl FnOnce() -> bool,
+        env: &mut E,
+    ) -> bool {
+        let in_order = header.sequence == self.next && self.early.is_empty();
+        in_order
+            && self.delivery.expects_single(part, env)
+            && intact()
+            && self
+                .delivery
+                .place(env.receives_completed(), part, payload, env)
     }
 
     /// The fast path: completes the receive descriptor of a whole message that was copied.

@@ -60,7 +60,6 @@ impl SendSide {
     }
 
     /// Frames in flight.
-    #[inline(always)]
     pub(crate) fn inflight(&self) -> &Inflight {
         self.flow.inflight()
     }
@@ -70,7 +69,6 @@ impl SendSide {
         self.flow.answer_ns()
     }
 
-    #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.flow.deadline().min(self.path.deadline())
     }
@@ -127,7 +125,7 @@ impl SendSide {
         let first = self.operations.last_number();
         self.flow.push(Load::Whole { first, count: 1 });
         out.read_clock();
-        self.flow.sent(sequence, out.now_ns());
+        self.flow.sent(sequence, out.framing.now_ns());
         true
     }
 

@@ -49,7 +49,6 @@ impl Unreliable {
     }
 
     /// When a message in pieces is given up.
-    #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
         self.due_ns
     }

@@ -22,10 +22,7 @@ fn a_dead_link() {
                 Faults::NONE,
                 if outstanding { &[100, 100] } else { &[] },
             );
-            world
-                .lines
-                .iter_mut()
-                .for_each(|line| line.faults.loss = 1000);
+            world.fault(|faults| faults.loss = 1000);
             let began = world.now;
             world.posted(1);
             world.posted(0);
@@ -91,10 +88,7 @@ fn the_agent_is_faster_than_the_last_frames() {
         assert!(world.until(SECOND, taken));
         assert_ne!(world.sides[1].sends_done, 2, "not acknowledged yet");
         if cut {
-            world
-                .lines
-                .iter_mut()
-                .for_each(|line| line.faults.loss = 1000);
+            world.fault(|faults| faults.loss = 1000);
         }
         world.close(0, Reason::Disconnected);
         world.call(1, |connection, now, host| {
@@ -120,17 +114,14 @@ fn the_last_frames_come_long_after_the_agents_word() {
     world.posted(1);
     assert!(world.until(SECOND, |world| world.sides[0].recvs_done == 2));
     assert_ne!(world.sides[1].sends_done, 2, "not acknowledged yet");
-    world
-        .lines
-        .iter_mut()
-        .for_each(|line| line.faults.loss = 1000);
+    world.fault(|faults| faults.loss = 1000);
     world.close(0, Reason::Disconnected);
     world.call(1, |connection, now, host| {
         connection.peer_gone(true, now, host);
     });
     world.run(SECOND / 20);
     assert_eq!(world.sides[1].failed, None);
-    world.lines.iter_mut().for_each(|line| line.faults.loss = 0);
+    world.fault(|faults| faults.loss = 0);
     assert!(world.until(SECOND, |world| world.sides[1].failed.is_some()));
     assert_eq!(world.sides[1].failed, Some((Cause::Disconnected, 0)));
     for send in &world.sides[1].sends[..2] {
@@ -155,10 +146,7 @@ fn a_link_that_dies_under_rdma() {
         });
         world.posted(1);
         world.run(50_000);
-        world
-            .lines
-            .iter_mut()
-            .for_each(|line| line.faults.loss = 1000);
+        world.fault(|faults| faults.loss = 1000);
         world.run(20 * SECOND);
         let opcode = if operation == Operation::Write {
             VIP_STATUS_OP_REMOTE_RDMA_WRITE

@@ -217,20 +217,14 @@ fn a_cut_and_losses_by_chance_change_nothing() {
     arrive(&mut world, 20);
     post(&mut world, 100);
     let cut = Some((world.now + 50_000_000, world.now + 3 * SECOND));
-    world
-        .lines
-        .iter_mut()
-        .for_each(|line| line.faults.cut = cut);
+    world.fault(|faults| faults.cut = cut);
     arrive(&mut world, 60);
     assert_eq!(
         (size(&world), black_holes(&world)),
         (1472, 0),
         "after a cut"
     );
-    world
-        .lines
-        .iter_mut()
-        .for_each(|line| line.faults.loss = 100);
+    world.fault(|faults| faults.loss = 100);
     post(&mut world, 100);
     arrive(&mut world, 120);
     assert!(black_holes(&world) <= 1, "{}", black_holes(&world));

@@ -98,17 +98,11 @@ fn run(seed: u64) -> Outcome {
             match story {
                 Story::Cut => {
                     let cut = Some((world.now, world.now + rng.between(1, 4 * SECOND)));
-                    world
-                        .lines
-                        .iter_mut()
-                        .for_each(|line| line.faults.cut = cut);
+                    world.fault(|faults| faults.cut = cut);
                 }
                 Story::CutForGood => {
                     let cut = Some((world.now, u64::MAX));
-                    world
-                        .lines
-                        .iter_mut()
-                        .for_each(|line| line.faults.cut = cut);
+                    world.fault(|faults| faults.cut = cut);
                 }
                 Story::Crash => world.sides[1].crashed = true,
                 Story::Leave => world.close(1, Reason::Disconnected),
@@ -216,10 +210,7 @@ fn finish(world: &mut World, story: Story, level: Level) {
                 // An unrepairable loss is reported for that message only.
                 assert!(level == Level::Unreliable || side.host.raised.is_empty());
             }
-            world
-                .lines
-                .iter_mut()
-                .for_each(|line| line.faults.cut = None);
+            world.fault(|faults| faults.cut = None);
             world.close(1, Reason::Disconnected);
             let informed = |world: &World| world.sides[0].failed.is_some();
             assert!(

@@ -13,9 +13,7 @@ const LEVELS: [Level; 3] = [Level::Unreliable, Level::Delivery, Level::Reception
 const RELIABLE: [Level; 2] = [Level::Delivery, Level::Reception];
 
 fn lose(world: &mut World, permille: u64) {
-    for line in &mut world.lines {
-        line.faults.loss = permille;
-    }
+    world.fault(|faults| faults.loss = permille);
 }
 
 fn nobody_failed(world: &World) {
@@ -131,9 +129,7 @@ fn silence_does_not_count_as_being_stuck() {
         }
         world.run(2 * SECOND);
         nobody_failed(&world);
-        for line in &mut world.lines {
-            line.faults.largest = 0;
-        }
+        world.fault(|faults| faults.largest = 0);
         world.run(SECOND);
         nobody_failed(&world);
         assert_eq!(world.sides[1].sends_done, 2);

@@ -129,10 +129,7 @@ fn an_application_sees_the_last_eight_bytes_last_and_whole() {
                 let (side, at) = post(&mut world, operation, bytes);
                 world.posted(0);
                 if message == 6 {
-                    world
-                        .lines
-                        .iter_mut()
-                        .for_each(|line| line.faults.largest = 700);
+                    world.fault(|faults| faults.largest = 700);
                 }
                 let done = world.until(60 * SECOND, |world| {
                     let memory = &world.sides[side].memory[at..at + bytes];

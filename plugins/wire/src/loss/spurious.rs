@@ -22,7 +22,6 @@ impl TimeoutCheck {
     };
 
     /// Whether a decision is open.
-    #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.transmission.is_some()
     }

@@ -28,7 +28,6 @@ pub(super) struct Early {
 
 impl Early {
     /// Whether no frame is kept.
-    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

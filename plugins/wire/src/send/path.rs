@@ -52,7 +52,6 @@ impl Path {
     }
 
     /// When the search continues.
-    #[inline(always)]
     pub(super) fn deadline(&self) -> u64 {
         self.search.deadline()
     }
@@ -65,7 +64,6 @@ impl Path {
 
 impl SendSide {
     /// Bytes for the parts of one DATA frame.
-    #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.path.room
     }
@@ -85,7 +83,7 @@ impl SendSide {
     /// Continues the search if it is due.
     #[cold]
     pub(crate) fn search_path<E: Env>(&mut self, out: &mut Output<'_, E>) {
-        let now_ns = out.now_ns();
+        let now_ns = out.framing.now_ns();
         let wait_ns = self.flow.answer_ns();
         while self.path.deadline() <= now_ns {
             let Some(frame) = out.env.frame() else {

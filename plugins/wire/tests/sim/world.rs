@@ -154,6 +154,13 @@ impl World {
         }
     }
 
+    /// Changes the faults of both lines.
+    pub fn fault(&mut self, mut change: impl FnMut(&mut Faults)) {
+        for line in &mut self.lines {
+            change(&mut line.faults);
+        }
+    }
+
     fn push(&mut self, at: u64, event: Event) {
         self.count += 1;
         self.events.push(Reverse((at, self.count, event)));
