@@ -30,8 +30,8 @@ pub fn with_library(command: &mut Command) {
 pub fn run_tool(program: &str, arguments: &[&str]) -> (Output, String, String) {
     let output = tool(program, arguments).output().expect("a tool");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output, said, told)
+    let logged = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said, logged)
 }
 
 /// A tool fails, and says why, if its standard output is full, closed or open for reading only.
@@ -41,14 +41,14 @@ pub fn fails_without_output(program: &str, arguments: &[&str]) {
         let output = tool("sh", &[&["-c", &line, program], arguments].concat())
             .output()
             .expect("a shell");
-        let told = String::from_utf8_lossy(&output.stderr);
-        let context = format!("{program} {arguments:?} {redirection}: {told}");
+        let logged = String::from_utf8_lossy(&output.stderr);
+        let context = format!("{program} {arguments:?} {redirection}: {logged}");
         assert_eq!(output.status.code(), Some(1), "{context}");
         assert!(
-            told.contains("cannot write to standard output"),
+            logged.contains("cannot write to standard output"),
             "{context}"
         );
-        assert!(!told.contains("panicked"), "{context}");
+        assert!(!logged.contains("panicked"), "{context}");
     }
 }
 
