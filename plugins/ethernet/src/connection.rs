@@ -240,9 +240,7 @@ impl ViConnection {
         let closing = self.engine.close(reason, now, &mut out);
         drop(out);
         self.carrier.finish(now);
-        if let Some(doorbell) = device.doorbell() {
-            doorbell.ring();
-        }
+        device.ring();
         let deadline = device.lingering.add(closing, self.carrier);
         device.watch.expect(&device.bell, deadline);
     }

@@ -135,6 +135,14 @@ impl Device {
         self.uplink.as_ref().map(|uplink| &*uplink.doorbell)
     }
 
+    /// Rings the doorbell, if there is one.
+    #[inline(always)]
+    pub(crate) fn ring(&self) {
+        if let Some(uplink) = &self.uplink {
+            uplink.doorbell.ring();
+        }
+    }
+
     /// The data socket, if there is one that the application has not closed.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         self.uplink.as_ref().and_then(Uplink::socket)
@@ -195,7 +203,7 @@ impl Device {
     #[inline(always)]
     pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], bool, Origin)) {
         let Some(uplink) = &self.uplink else { return };
-        let reading = uplink.inlet.reading();
+        let reading = uplink.inlet.reading(false);
         self.empty_inbox(own, &mut each);
         if let Some(reading) = reading {
             self.read(uplink, reading, false, (own, check), each);
@@ -214,7 +222,7 @@ impl Device {
         let Some(uplink) = &self.uplink else {
             return true;
         };
-        let Some(reading) = uplink.inlet.try_lock() else {
+        let Some(reading) = uplink.inlet.reading(true) else {
             return false;
         };
         self.empty_inbox(own, &mut each);

@@ -1,8 +1,8 @@
 //! The receive side of a data socket. Any thread may check for frames; one at a time reads them.
 
-use vipl_netio::Address;
 use vipl_netio::datagram::{self, Peer};
 use vipl_netio::packet::{self, ETHERNET, Tip};
+use vipl_netio::{Address, Received};
 use vipl_wire::Kind;
 
 use crate::try_lock::{Guard, TryLock};
@@ -23,17 +23,6 @@ pub(crate) enum Inlet {
 pub(crate) enum Reading<'a> {
     Packets(Guard<'a, packet::Receiver>, &'a Tip),
     Datagrams(Guard<'a, datagram::Receiver>),
-}
-
-/// Result of reading.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Received {
-    /// Frames passed to the caller.
-    pub(crate) frames: u32,
-    /// Frames that were longer than the link allows.
-    pub(crate) cut: u32,
-    /// Frames that the kernel has dropped.
-    pub(crate) dropped: u32,
 }
 
 impl Inlet {
@@ -58,22 +47,16 @@ impl Inlet {
         }
     }
 
-    /// Begins to read, if there may be a frame and no other thread reads.
+    /// Begins to read, if no other thread reads, and a frame may wait or `all` are wanted.
     #[inline(always)]
-    pub(crate) fn reading(&self) -> Option<Reading<'_>> {
+    pub(crate) fn reading(&self, all: bool) -> Option<Reading<'_>> {
         match self {
-            Inlet::Packets(receiver, tip) => match tip.has_frame() {
-                true => Some(Reading::Packets(receiver.try_lock()?, tip)),
-                false => None,
-            },
-            Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
-        }
-    }
-
-    /// Begins to read, if no other thread reads.
-    pub(crate) fn try_lock(&self) -> Option<Reading<'_>> {
-        match self {
-            Inlet::Packets(receiver, tip) => Some(Reading::Packets(receiver.try_lock()?, tip)),
+            Inlet::Packets(receiver, tip) => {
+                if !all && !tip.has_frame() {
+                    return None;
+                }
+                Some(Reading::Packets(receiver.try_lock()?, tip))
+            }
             Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
         }
     }
@@ -102,32 +85,15 @@ impl Reading<'_> {
                     each(&sender, payload, false);
                 });
                 tip.follow(receiver);
-                let dropped = if received.losing {
-                    receiver.take_drops()
-                } else {
-                    0
-                };
-                Received {
-                    frames: received.frames,
-                    cut: received.cut,
-                    dropped,
-                }
+                received
             }
             Reading::Datagrams(receiver) => {
-                let each = |peer: &Peer, payload: &[u8], marked| {
+                let most = if all { WAITING_DATAGRAMS } else { POLL_FRAMES };
+                // More frames may follow an acknowledgement, and to send for all of them at once makes longer trains.
+                let urgent = |frame: &[u8]| !all && Kind::Data.is_of(frame);
+                receiver.receive(most, urgent, |peer: &Peer, payload: &[u8], marked| {
                     each(&|| Address::Udp(*peer), payload, marked);
-                };
-                let received = if all {
-                    receiver.receive(WAITING_DATAGRAMS, each)
-                } else {
-                    // More frames may follow an acknowledgement, and to send for all of them at once makes longer trains.
-                    receiver.poll(POLL_FRAMES, |frame: &[u8]| Kind::Data.is_of(frame), each)
-                };
-                Received {
-                    frames: received.datagrams,
-                    cut: 0,
-                    dropped: received.dropped,
-                }
+                })
             }
         }
     }

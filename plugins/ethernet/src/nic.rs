@@ -104,19 +104,13 @@ impl EthernetNic {
         })
     }
 
-    pub(crate) fn ring_doorbell(&self) {
-        if let Some(doorbell) = self.device.doorbell() {
-            doorbell.ring();
-        }
-    }
-
     /// Waits a moment for peers to confirm the end of their connections.
     pub(crate) fn linger(&self) {
         let end = Instant::now() + LINGER_TIME;
         loop {
             self.device.receive_all();
             self.device.lingering.pump(Host::get().now_ns());
-            self.ring_doorbell();
+            self.device.ring();
             if self.device.lingering.is_empty() || Instant::now() >= end {
                 return;
             }

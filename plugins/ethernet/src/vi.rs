@@ -25,7 +25,7 @@ impl Ready for EthernetNic {
         let device = &self.device;
         // The socket and the deadlines first: they mark VIs.
         device.watch.note_application();
-        self.ring_doorbell();
+        self.device.ring();
         device.receive_all();
         device.mark_due(Host::get().now_ns());
         if let Some(index) = device.coalescing.vi() {
@@ -42,7 +42,7 @@ impl Ready for EthernetNic {
 impl Sleep for EthernetNic {
     fn arm(&self) -> u32 {
         self.device.watch.note_application();
-        self.ring_doorbell();
+        self.device.ring();
         self.device.bell.arm()
     }
 

@@ -9,7 +9,6 @@ use vipl_plugin_sdk::futex;
 use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::Thread;
 
-use crate::NO_VI;
 use crate::bell::Bell;
 
 /// Shortest of the short sleeps while the application is active, in nanoseconds. A deadline that is missed by less wakes
@@ -26,6 +25,7 @@ pub(crate) fn enter() {
 }
 
 /// The state.
+#[derive(Default)]
 pub(crate) struct Watch {
     /// Counts kicks; the thread's short sleeps are on this futex.
     kicks: AtomicU32,
@@ -41,42 +41,25 @@ pub(crate) struct Watch {
     active: AtomicBool,
     /// The watch thread has taken frames, whether or not they have completed anything.
     arrived: AtomicBool,
-    /// The VI that the thread serves.
+    /// One more than the number of the VI that the thread serves; 0: none.
     serving: AtomicU32,
     stop: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
 
-impl Default for Watch {
-    fn default() -> Watch {
-        Watch {
-            kicks: AtomicU32::new(0),
-            until: AtomicU64::new(0),
-            hurried: AtomicBool::new(false),
-            on_bell: AtomicBool::new(false),
-            trusting: AtomicBool::new(false),
-            active: AtomicBool::new(false),
-            arrived: AtomicBool::new(false),
-            serving: AtomicU32::new(NO_VI),
-            stop: AtomicBool::new(false),
-            thread: Mutex::default(),
-        }
-    }
-}
-
 impl Watch {
     /// Notes that the thread serves the VI during the call of `serve`, which polls it.
     pub(crate) fn serve<T>(&self, index: u32, serve: impl FnOnce() -> T) -> T {
-        self.serving.store(index, Ordering::Relaxed);
+        self.serving.store(index + 1, Ordering::Relaxed);
         let served = serve();
-        self.serving.store(NO_VI, Ordering::Relaxed);
+        self.serving.store(0, Ordering::Relaxed);
         served
     }
 
     /// Whether the watch thread serves the VI: the calling thread is, or may be, the watch thread.
     #[inline(always)]
     pub(crate) fn serves(&self, index: u32) -> bool {
-        self.serving.load(Ordering::Relaxed) == index
+        self.serving.load(Ordering::Relaxed) == index + 1
     }
 
     /// Notes a call of the application into this NIC.
@@ -108,7 +91,7 @@ impl Watch {
     /// make the watch thread poll again at once, for as long as the application is busy, and disturb it.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {
-        if self.serving.load(Ordering::Relaxed) != NO_VI {
+        if self.serving.load(Ordering::Relaxed) != 0 {
             self.find_arrival();
         }
     }

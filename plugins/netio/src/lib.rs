@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | [`env`] | the engine's view of a VI, over an application of this process or of another one |
 //! | `outbox` | frames that wait to be sent, and buffers to use again |
-//! | `socket` | the transmit side of either kind of socket |
+//! | `socket` | the transmit side of either kind of socket; results |
 //! | `frame` | a frame behind the header of its link |
 //! | [`packet`] | AF_PACKET: whole Ethernet frames, a receive ring shared with the kernel |
 //! | [`datagram`] | UDP: datagrams in trains |
@@ -32,4 +32,4 @@ mod socket;
 
 pub use frame::{Address, Frame, Header};
 pub use outbox::{BURST, Outbox, WAITING_MAX};
-pub use socket::{Sent, Socket};
+pub use socket::{Received, Sent, Socket};

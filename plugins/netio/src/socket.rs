@@ -1,4 +1,4 @@
-//! The transmit side of a data socket of either kind.
+//! A data socket of either kind.
 
 use std::os::fd::RawFd;
 
@@ -22,6 +22,17 @@ pub enum Sent {
     /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the interface has had no room
     /// for it for some time.
     Lost(i32),
+}
+
+/// Result of receiving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames passed to the caller.
+    pub frames: u32,
+    /// Truncated frames, which were larger than the interface's MTU.
+    pub cut: u32,
+    /// Frames that the kernel has dropped for lack of room, since it last reported this.
+    pub dropped: u32,
 }
 
 impl Socket {

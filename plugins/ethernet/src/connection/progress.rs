@@ -124,9 +124,7 @@ impl ViConnection {
             poll.engine.posted(now, &mut poll.call);
             poll.call.out.hand_over();
         }
-        if let Some(doorbell) = device.doorbell() {
-            doorbell.ring();
-        }
+        device.ring();
         device.receive(self.index, self.check, |frame, marked, from| {
             poll.take(frame, marked, from);
         });
@@ -167,9 +165,7 @@ impl ViConnection {
         }
         drop(poll);
         self.finish(now, deadline);
-        if let Some(doorbell) = self.device.doorbell() {
-            doorbell.ring();
-        }
+        self.device.ring();
         if by_application {
             self.device.schedule.end_serving(now);
         }

@@ -15,7 +15,7 @@ mod send;
 use crate::options;
 
 pub use peer::{PEER, Peer};
-pub use receive::{Received, Receiver};
+pub use receive::Receiver;
 pub use send::Sender;
 
 /// Datagrams of one train: the kernel's limit.

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use super::CONGESTION;
 use super::peer::{PEER, Peer};
-use crate::options;
+use crate::{Received, options};
 
 /// Bytes of the longest piece that the kernel makes.
 const PIECE: usize = 1 << 16;
@@ -17,15 +17,6 @@ const CONTROL: usize = 96;
 
 /// UDP ignores this flag; sockets of other kinds return nothing for it.
 const UDP_ONLY: i32 = libc::MSG_OOB;
-
-/// Result of one call of [`Receiver::receive`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Datagrams passed to the caller.
-    pub datagrams: u32,
-    /// Datagrams that the kernel has dropped since the last call, for lack of room.
-    pub dropped: u32,
-}
 
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
@@ -87,51 +78,35 @@ impl Receiver {
 
     /// Passes datagrams to `each`, in order of arrival, with their senders and whether they are marked
     /// ([`Sender::mark`](super::Sender::mark)), a whole piece at a time, until there have been `most` of them, or no more
-    /// are waiting.
+    /// are waiting. A datagram in a piece of its own that is `urgent` is the last one: it need not wait for the system call
+    /// that finds nothing more.
     #[inline]
-    pub fn receive(&mut self, most: u32, each: impl FnMut(&Peer, &[u8], bool)) -> Received {
-        self.pass(most, |_| false, each)
-    }
-
-    /// Does the same, but ends with a datagram in a piece of its own that is `urgent`: it need not wait for the system
-    /// call that finds nothing more.
-    #[inline]
-    pub fn poll(
-        &mut self,
-        most: u32,
-        urgent: impl Fn(&[u8]) -> bool,
-        each: impl FnMut(&Peer, &[u8], bool),
-    ) -> Received {
-        self.pass(most, urgent, each)
-    }
-
-    #[inline(always)]
-    fn pass(
+    pub fn receive(
         &mut self,
         most: u32,
         urgent: impl Fn(&[u8]) -> bool,
         mut each: impl FnMut(&Peer, &[u8], bool),
     ) -> Received {
-        let mut datagrams = 0;
-        while datagrams < most && self.fetch() {
+        let mut frames = 0;
+        while frames < most && self.fetch() {
             self.piece_is_here = false;
             // A datagram may be empty.
             let (first, rest) = self.piece[..self.bytes].split_at(self.length.min(self.bytes));
             each(&self.from, first, self.marked);
-            datagrams += 1;
+            frames += 1;
             for datagram in rest.chunks(self.length) {
                 each(&self.from, datagram, self.marked);
-                datagrams += 1;
+                frames += 1;
             }
             if rest.is_empty() && urgent(first) {
                 break;
             }
         }
+        let reported = std::mem::replace(&mut self.reported, self.dropped);
         Received {
-            datagrams,
-            dropped: self
-                .dropped
-                .wrapping_sub(std::mem::replace(&mut self.reported, self.dropped)),
+            frames,
+            cut: 0,
+            dropped: self.dropped.wrapping_sub(reported),
         }
     }
 
@@ -220,7 +195,10 @@ mod tests {
         let sender = Sender::new(near.into());
         let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
         assert!(!receiver.fetch());
-        assert_eq!(receiver.receive(9, |_, _, _| panic!()), Received::default());
+        assert_eq!(
+            receiver.receive(9, |_| false, |_, _, _| panic!()),
+            Received::default()
+        );
         let sizes = [1200, 1200, 1200, 7, 1200, 0, 1300, 1300, 1];
         let sent: Vec<Vec<u8>> = (0u8..).zip(sizes).map(|(n, size)| vec![n; size]).collect();
         let all: Vec<_> = sent.iter().map(|bytes| made(to, bytes)).collect();
@@ -234,7 +212,7 @@ mod tests {
         let mut got = Vec::new();
         let mut calls = 0;
         while got.len() < sent.len() {
-            receiver.poll(
+            receiver.receive(
                 2,
                 |bytes| bytes.len() < 9,
                 |peer, bytes, marked| {
@@ -286,7 +264,11 @@ mod tests {
                 near.send_to(&[value], far.local_addr().unwrap()).unwrap();
                 let mut got = None;
                 while got.is_none() {
-                    receiver.receive(9, |_, bytes, marked| got = Some((bytes[0], marked)));
+                    receiver.receive(
+                        9,
+                        |_| false,
+                        |_, bytes, marked| got = Some((bytes[0], marked)),
+                    );
                 }
                 got.unwrap()
             };
@@ -328,13 +310,13 @@ mod tests {
         let mut sum = Received::default();
         // The count comes with a datagram that was queued after the drop.
         for _ in 0..2 {
-            let got = receiver.receive(1000, |_, _, _| {});
-            sum.datagrams += got.datagrams;
+            let got = receiver.receive(1000, |_| false, |_, _, _| {});
+            sum.frames += got.frames;
             sum.dropped += got.dropped;
             send(1);
         }
         assert!(
-            sum.dropped > 0 && sum.datagrams + sum.dropped >= 100,
+            sum.dropped > 0 && sum.frames + sum.dropped >= 100,
             "{sum:?}"
         );
     }
@@ -347,7 +329,10 @@ mod tests {
         io::Write::write_all(&mut &far, b"data").unwrap();
         near.peek(&mut [0; 4]).unwrap();
         let mut receiver = Receiver::of(near.as_raw_fd());
-        assert_eq!(receiver.receive(9, |_, _, _| panic!()), Received::default());
+        assert_eq!(
+            receiver.receive(9, |_| false, |_, _, _| panic!()),
+            Received::default()
+        );
         let mut room = [0; 9];
         assert_eq!(io::Read::read(&mut &near, &mut room).unwrap(), 4);
     }

@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 
 pub use error::{drop_notices, take_socket_error};
 pub use port::{Asker, Lost, lost};
-pub use ring::{Arrived, Received, Receiver, Tip};
+pub use ring::{Arrived, Receiver, Tip};
 pub use send::Sender;
 
 /// Bytes of the Ethernet header: destination, source, ethertype.

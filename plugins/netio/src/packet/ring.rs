@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::options;
+use crate::{Received, options};
 
 /// Block of the receive ring in bytes.
 const BLOCK: usize = 64 << 10;
@@ -74,17 +74,6 @@ fn prefetch(address: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
-}
-
-/// Result of one call of [`Receiver::receive`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Frames passed to the caller.
-    pub frames: u32,
-    /// Truncated frames, which were larger than the interface's MTU.
-    pub cut: u32,
-    /// The kernel has dropped frames since the last [`Receiver::take_drops`].
-    pub losing: bool,
 }
 
 /// A frame in its slot of the ring, Ethernet header included. Another process that has mapped the ring can write to it
@@ -219,7 +208,7 @@ impl Receiver {
 
     /// Passes up to `most` frames to `each` in order of arrival.
     pub fn receive(&mut self, most: u32, mut each: impl FnMut(Arrived<'_>)) -> Received {
-        let mut received = Received::default();
+        let (mut received, mut losing) = (Received::default(), false);
         while received.frames + received.cut < most {
             let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
             // SAFETY: inside the ring; the kernel writes the word, so it is accessed atomically.
@@ -229,7 +218,7 @@ impl Receiver {
             if word & libc::TP_STATUS_USER == 0 {
                 break;
             }
-            received.losing |= word & libc::TP_STATUS_LOSING != 0;
+            losing |= word & libc::TP_STATUS_LOSING != 0;
             let next = (self.next + 1) & (self.frames - 1);
             // The next status word is in another processor's cache: fetch it while this frame is processed.
             prefetch(self.slot(next));
@@ -259,6 +248,9 @@ impl Receiver {
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next = next;
         }
+        if losing {
+            received.dropped = self.take_drops();
+        }
         received
     }
 
@@ -269,7 +261,8 @@ impl Receiver {
     }
 
     /// Frames that the kernel has dropped since the last call.
-    pub fn take_drops(&self) -> u32 {
+    #[cold]
+    fn take_drops(&self) -> u32 {
         // SAFETY: two counters.
         let stats: io::Result<libc::tpacket_stats> =
             unsafe { options::get(self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) };
