@@ -2,7 +2,6 @@
 //! the ranges.
 
 use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
@@ -81,7 +80,10 @@ pub unsafe fn register_range(range: Range) -> bool {
 }
 
 /// The fixup address of a faulting instruction.
-#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+#[cfg(all(
+    not(miri),
+    any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+))]
 fn landing(at: usize) -> Option<usize> {
     let tables = TABLES.iter().map(|(entries, count)| {
         // Acquire pairs with the release in `register`; before it the table is empty.
@@ -105,7 +107,10 @@ fn landing(at: usize) -> Option<usize> {
         .or_else(|| ranges.next())
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+#[cfg(all(
+    not(miri),
+    any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+))]
 mod fault {
     use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -189,29 +194,32 @@ pub type Printer = fn(&[u8]);
 
 /// While it lives, a fault of the thread that created it prints a line before the process ends, or before the
 /// application's own handler runs.
-pub struct FaultLine<'a>(PhantomData<&'a str>);
+pub struct FaultLine(());
 
 /// Sets the line printed if this thread faults, by a function that only makes system calls. One at a time per
 /// process.
-pub fn on_fault(line: &str, print: Printer) -> FaultLine<'_> {
+pub fn on_fault(line: &'static str, print: Printer) -> FaultLine {
     PRINTER.store(print as *mut c_void, Ordering::Relaxed);
     LINE.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
     LINE_BYTES.store(line.len(), Ordering::Relaxed);
     // SAFETY: no arguments.
     LINE_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
-    FaultLine(PhantomData)
+    FaultLine(())
 }
 
-impl Drop for FaultLine<'_> {
+impl Drop for FaultLine {
     fn drop(&mut self) {
         LINE_THREAD.store(0, Ordering::Relaxed);
     }
 }
 
 /// Prints the line if the calling thread has set it. Called in the handler: only system calls.
-#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+#[cfg(all(
+    not(miri),
+    any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+))]
 fn accuse() {
-    // SAFETY: the call is safe in a handler. The line lives while its thread is registered, and the calling
+    // SAFETY: the call is safe in a handler. The line lives for ever, and the calling
     // thread stored it and its printer, so the order of the loads does not matter.
     unsafe {
         if LINE_THREAD.load(Ordering::Relaxed) == libc::gettid() {
@@ -231,7 +239,10 @@ pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         register(table());
-        #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+        #[cfg(all(
+            not(miri),
+            any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+        ))]
         for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
             // SAFETY: plain system calls on valid structures; the old action is deliberately leaked.
             unsafe {

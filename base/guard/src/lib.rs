@@ -8,24 +8,30 @@
 //! All other faults are passed to the previous handler.
 //!
 //! An application that later replaces the handler without chaining only loses this protection. There are
-//! routines for x86-64, i386 and aarch64. On other machines they are ordinary copies, and [`CATCHES`] is
-//! false.
+//! routines for x86-64, i386 and aarch64. On other machines, and under Miri, they are ordinary copies, and
+//! [`CATCHES`] is false.
 
 use core::sync::atomic::{Ordering, fence};
 
 /// Whether the routines tolerate invalid addresses on this machine.
-pub const CATCHES: bool = cfg!(any(
-    target_arch = "x86_64",
-    target_arch = "x86",
-    target_arch = "aarch64"
+pub const CATCHES: bool = cfg!(all(
+    not(miri),
+    any(
+        target_arch = "x86_64",
+        target_arch = "x86",
+        target_arch = "aarch64"
+    )
 ));
 
 mod handler;
-#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
-#[cfg_attr(target_arch = "x86", path = "x86.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(all(not(miri), target_arch = "x86_64"), path = "x86_64.rs")]
+#[cfg_attr(all(not(miri), target_arch = "x86"), path = "x86.rs")]
+#[cfg_attr(all(not(miri), target_arch = "aarch64"), path = "aarch64.rs")]
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")),
+    any(
+        miri,
+        not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))
+    ),
     path = "portable.rs"
 )]
 mod routines;

@@ -14,6 +14,10 @@ pub struct Entry {
 }
 
 impl Entry {
+    #[cfg(all(
+        not(miri),
+        any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+    ))]
     /// The fixup address, if the instruction at this address is one of these.
     pub(crate) fn landing(&self, at: usize) -> Option<usize> {
         let address = |field: &i32| {
@@ -28,7 +32,10 @@ impl Entry {
 
 // The entry of the routines that are functions; and the linker's names for the bounds of the section, of which each library
 // has its own.
-#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+#[cfg(all(
+    not(miri),
+    any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+))]
 core::arch::global_asm!(
     ".pushsection vipl_guard, \"aR\", @progbits",
     ".balign 4",
@@ -41,7 +48,10 @@ core::arch::global_asm!(
 /// The table of this library or plug-in, for [`register`](crate::register). Empty if the routines are
 /// ordinary copies.
 pub fn table() -> &'static [Entry] {
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+    #[cfg(all(
+        not(miri),
+        any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
+    ))]
     {
         unsafe extern "C" {
             static __start_vipl_guard: [Entry; 0];
@@ -52,6 +62,9 @@ pub fn table() -> &'static [Entry] {
         // SAFETY: the linker's bounds of the section; its entries are complete and never written.
         unsafe { std::slice::from_raw_parts(first.cast(), count) }
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")))]
+    #[cfg(any(
+        miri,
+        not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))
+    ))]
     &[]
 }

@@ -38,6 +38,7 @@ const STEPS: &[Step] = &[
     step("thread", &["sanitize", "thread"]),
     step("address", &["sanitize", "address"]),
     step("loom", &["loom"]),
+    step("miri", &["miri"]),
     step("valgrind", &["valgrind", "--no-build"]).needs("build"),
     step(
         "kill",

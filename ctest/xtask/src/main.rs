@@ -25,6 +25,7 @@ mod install;
 mod layout;
 mod loom;
 mod man;
+mod miri;
 mod modules;
 mod package;
 mod place;
@@ -106,6 +107,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Model-check the lock-free parts
     Loom(loom::Options),
+    /// Run the tests of the plug-in SDK under Miri
+    Miri,
     /// Known vulnerabilities of what we depend on, by cargo-deny
     Advisories,
     /// Build for a sanitizer and run C programs under it
@@ -164,6 +167,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Fuzz(options) => fuzz::run_targets(&options)?,
         Command::Advisories => advisories::check()?,
         Command::Loom(options) => loom::run_models(&options)?,
+        Command::Miri => miri::run_tests()?,
         Command::Sanitize(options) => sanitize::run_programs(&options)?,
         Command::Suites(options) => suites::run_suites(&options)?,
         Command::Valgrind(options) => valgrind::run_programs(&options)?,

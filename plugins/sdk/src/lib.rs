@@ -30,6 +30,87 @@ pub use vipl_sys::{futex, shm, thread};
 
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`]. Behind the colon stand the capabilities of its NIC, which are
 /// the names of their traits: [`Ready`], [`Sleep`], [`Regions`], [`OwnTable`].
+///
+/// ```
+/// # use std::ffi::CStr;
+/// # use vipl_plugin_sdk::{abi::*, *};
+/// # pub struct Quiet;
+/// # impl Provider for Quiet {
+/// #     const NAME: &'static CStr = c"quiet";
+/// #     const VERSION: &'static CStr = c"1";
+/// #     type Nic = Quiet;
+/// #     fn devices() -> Vec<String> { Vec::new() }
+/// #     fn open(_: &str, _: NicHandle, _: &mut vipl_nic_info) -> Result<Quiet, Status> { Ok(Quiet) }
+/// # }
+/// # impl Nic for Quiet { type Vi = Quiet; }
+/// # impl Vi for Quiet {
+/// #     type Nic = Quiet;
+/// #     fn new(_: &Quiet, _: &Port) -> Result<Quiet, Status> { Ok(Quiet) }
+/// #     fn attach(&mut self, _: &Quiet, _: &Port, _: &vipl_connection) -> Result<(), Status> { Ok(()) }
+/// #     fn detach(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn post_send(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn progress(&mut self, _: &Quiet, _: &Port) {}
+/// # }
+/// impl Sleep for Quiet {
+///     fn arm(&self) -> u32 { 0 }
+///     fn sleep(&self, _epoch: u32, _timeout_ns: u64) {}
+///     fn wake(&self) {}
+/// }
+/// vipl_plugin_sdk::plugin!(Quiet: Sleep);
+/// assert!(testing::Plugin::load(&vipl_plugin_v1).operations().wake.is_some());
+/// ```
+///
+/// A method that is missing does not compile, and neither does a capability without its trait.
+///
+/// ```compile_fail
+/// # use std::ffi::CStr;
+/// # use vipl_plugin_sdk::{abi::*, *};
+/// # pub struct Quiet;
+/// # impl Provider for Quiet {
+/// #     const NAME: &'static CStr = c"quiet";
+/// #     const VERSION: &'static CStr = c"1";
+/// #     type Nic = Quiet;
+/// #     fn devices() -> Vec<String> { Vec::new() }
+/// #     fn open(_: &str, _: NicHandle, _: &mut vipl_nic_info) -> Result<Quiet, Status> { Ok(Quiet) }
+/// # }
+/// # impl Nic for Quiet { type Vi = Quiet; }
+/// # impl Vi for Quiet {
+/// #     type Nic = Quiet;
+/// #     fn new(_: &Quiet, _: &Port) -> Result<Quiet, Status> { Ok(Quiet) }
+/// #     fn attach(&mut self, _: &Quiet, _: &Port, _: &vipl_connection) -> Result<(), Status> { Ok(()) }
+/// #     fn detach(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn post_send(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn progress(&mut self, _: &Quiet, _: &Port) {}
+/// # }
+/// impl Sleep for Quiet {
+///     fn arm(&self) -> u32 { 0 }
+///     fn sleep(&self, _epoch: u32, _timeout_ns: u64) {}
+/// }
+/// vipl_plugin_sdk::plugin!(Quiet: Sleep);
+/// ```
+///
+/// ```compile_fail
+/// # use std::ffi::CStr;
+/// # use vipl_plugin_sdk::{abi::*, *};
+/// # pub struct Quiet;
+/// # impl Provider for Quiet {
+/// #     const NAME: &'static CStr = c"quiet";
+/// #     const VERSION: &'static CStr = c"1";
+/// #     type Nic = Quiet;
+/// #     fn devices() -> Vec<String> { Vec::new() }
+/// #     fn open(_: &str, _: NicHandle, _: &mut vipl_nic_info) -> Result<Quiet, Status> { Ok(Quiet) }
+/// # }
+/// # impl Nic for Quiet { type Vi = Quiet; }
+/// # impl Vi for Quiet {
+/// #     type Nic = Quiet;
+/// #     fn new(_: &Quiet, _: &Port) -> Result<Quiet, Status> { Ok(Quiet) }
+/// #     fn attach(&mut self, _: &Quiet, _: &Port, _: &vipl_connection) -> Result<(), Status> { Ok(()) }
+/// #     fn detach(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn post_send(&mut self, _: &Quiet, _: &Port) {}
+/// #     fn progress(&mut self, _: &Quiet, _: &Port) {}
+/// # }
+/// vipl_plugin_sdk::plugin!(Quiet: Sleep);
+/// ```
 #[macro_export]
 macro_rules! plugin {
     ($provider:ty $(: $($capability:ident),+)?) => {

@@ -113,7 +113,7 @@ pub(super) fn load(
             "vipl: a fault while the plug-in {} was in its init\n",
             path.display()
         );
-        let _line = vipl_guard::on_fault(&line, vipl_sys::stderr::write);
+        let _line = vipl_guard::on_fault(line.leak(), vipl_sys::stderr::write);
         initialise(plugin, host)?
     };
     Ok(Box::leak(Box::new(LoadedPlugin {
