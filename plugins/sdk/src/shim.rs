@@ -145,16 +145,18 @@ pub unsafe fn init(
 /// Runs an operation; a panic is a bug of the plug-in and must not cross the boundary.
 #[inline(always)]
 fn contained<R>(default: R, body: impl FnOnce() -> R) -> R {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result,
-        Err(_) => {
-            Host::get().log(
-                VIPL_LOG_ERROR,
-                "a bug in a plug-in was caught; please report it",
-            );
-            default
-        }
-    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        report_bug();
+        default
+    })
+}
+
+#[cold]
+fn report_bug() {
+    Host::get().log(
+        VIPL_LOG_ERROR,
+        "a bug in a plug-in was caught; please report it",
+    );
 }
 
 /// Whether there is no memory for something that is made.
