@@ -1,6 +1,7 @@
 //! What the library and a plug-in look at together: queues, regions, VIs, connections.
 
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use vipl_abi::VIP_DESCRIPTOR;
@@ -143,7 +144,7 @@ pub struct vipl_request {
     /// RDMA: address at the peer.
     pub remote_address: u64,
     /// The host's own.
-    pub host: [u64; 6],
+    pub host: [MaybeUninit<u64>; 6],
 }
 
 /// A new connection.

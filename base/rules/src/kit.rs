@@ -2,6 +2,7 @@
 //! its table. They are called as the interface says.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 use vipl_abi::{
     VIP_DATA_SEGMENT, VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION,
@@ -40,7 +41,7 @@ const EMPTY: vipl_request = vipl_request {
     fenced: 0,
     remote_handle: 0,
     remote_address: 0,
-    host: [0; 6],
+    host: [MaybeUninit::zeroed(); 6],
 };
 
 /// A request without its segments.

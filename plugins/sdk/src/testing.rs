@@ -147,7 +147,7 @@ impl Plugin {
         let mut own = None;
         if info.regions.is_null() {
             let table = (0..info.regions_max).map(|_| blank_region());
-            info.regions = own.insert(table.collect::<Box<[_]>>()).as_mut_ptr();
+            info.regions = own.insert(table.collect::<Vec<_>>()).as_mut_ptr();
         }
         (abi.regions, abi.region_count) = (info.regions, info.regions_max);
         abi.segments_max = info.segments_max;
@@ -183,7 +183,8 @@ struct Opened {
     /// Regions registered so far, and VIs created.
     regions: Cell<u32>,
     vis: Cell<u32>,
-    _own_table: Option<Box<[vipl_region]>>,
+    /// A vector, since a box that is moved makes pointers into it invalid.
+    _own_table: Option<Vec<vipl_region>>,
 }
 
 impl Nic {

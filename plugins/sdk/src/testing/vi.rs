@@ -32,8 +32,8 @@ pub struct Vi {
     nic: Nic,
     abi: *mut vipl_vi,
     /// A descriptor's lines are never moved.
-    descriptors: Vec<Box<[Line]>>,
-    _rings: [Box<[vipl_entry]>; 2],
+    descriptors: Vec<Vec<Line>>,
+    _rings: [Vec<vipl_entry>; 2],
 }
 
 impl Vi {
@@ -43,7 +43,7 @@ impl Vi {
             memory: 0,
             status: 0,
         };
-        let mut rings = [0, 1].map(|_| vec![empty; RING as usize].into_boxed_slice());
+        let mut rings = [0, 1].map(|_| vec![empty; RING as usize]);
         let mut which = 0..;
         let [send, recv] = rings.each_mut().map(|ring| vipl_queue {
             entries: ring.as_mut_ptr(),
@@ -243,7 +243,7 @@ impl Vi {
         for (number, segment) in segments.iter().enumerate() {
             self.set_segment(posted, number, *segment);
         }
-        let descriptor = self.descriptors[posted.0].as_mut_ptr();
+        let descriptor = self.descriptors[posted.0].as_ptr().cast_mut();
         descriptor.expose_provenance();
         let place = self.queue(queue);
         // SAFETY: as in `index`; the entry is inside the ring.
