@@ -6,24 +6,22 @@
 //! and writes the result into the descriptor. A program that looks for completions meanwhile finds them in
 //! the VI's pages, sooner.
 //!
-//! | file | is |
+//! | file | contents |
 //! | --- | --- |
-//! | `card` | the connection to the device: socket, pages, wake |
+//! | `card` | the connection to the device: socket, pages, wake-up |
 //! | `interface` | the network interface behind a NIC |
-//! | `nic` | one opening: limits, and what the host is told of it |
-//! | `vi` | what the host calls: the operations of a NIC and of a VI |
-//! | `queue` | from descriptors to doorbells |
-//! | `progress` | from completions to descriptors |
-//! | `fetch` | long messages, which this side copies itself |
-//! | `watch` | the thread that hears interrupts, and the end of the device |
+//! | `nic` | one opening: limits, and the operations of a NIC |
+//! | `nic/vi` | the operations of a VI |
+//! | `nic/vi/progress` | from completions to descriptors |
+//! | `queues` | from descriptors to doorbells |
+//! | `placing` | data that this side copies itself |
+//! | `watch` | the thread that waits for interrupts and for the end of the device |
 
 mod card;
-mod fetch;
 mod interface;
 mod nic;
-mod progress;
-mod queue;
-mod vi;
+mod placing;
+mod queues;
 mod watch;
 
 use std::ffi::CStr;

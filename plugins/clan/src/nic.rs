@@ -1,5 +1,7 @@
 //! One opening of the device.
 
+mod vi;
+
 use std::sync::Arc;
 
 use vipl_abi::{
@@ -9,13 +11,14 @@ use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
-use vipl_plugin_sdk::{Host, NicHandle, Status};
+use vipl_plugin_sdk::{Host, Nic, NicHandle, OwnTable, Ready, Sleep, Status};
 use vipl_wire::{PartKind, body_max};
 
 use crate::NAME;
 use crate::card::Card;
 use crate::interface::Interface;
 use crate::watch::Watch;
+use vi::ClanVi;
 
 /// Largest message of the card in bytes.
 const TRANSFER_MAX: u64 = 65_472;
@@ -24,16 +27,16 @@ const LOCAL_MTU: u32 = 32_768;
 
 /// One opening of the device.
 pub struct ClanNic {
-    pub(crate) card: Arc<Card>,
-    pub(crate) watch: Watch,
+    card: Arc<Card>,
+    watch: Watch,
     /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
-    pub(crate) inline_max: u32,
+    inline_max: u32,
     /// Long messages are fetched by this side when it looks.
-    pub(crate) single_copy: bool,
+    single_copy: bool,
     /// Levels on which RDMA Read works.
-    pub(crate) read_levels: u16,
+    read_levels: u16,
     /// Largest frame to other hosts in bytes; 0: there are none.
-    pub(crate) mtu: u32,
+    mtu: u32,
 }
 
 /// Where the NIC is.
@@ -95,6 +98,44 @@ impl ClanNic {
             read_levels,
             mtu,
         })
+    }
+}
+
+impl Nic for ClanNic {
+    type Vi = ClanVi;
+
+    fn close(&mut self) {
+        self.watch.stop();
+    }
+}
+
+impl OwnTable for ClanNic {
+    fn table(&self) -> &[vipl_region] {
+        self.card.regions()
+    }
+}
+
+impl Ready for ClanNic {
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        self.card.nic().ready.take(indices)
+    }
+
+    fn watch(&self, vi: &mut ClanVi, on: bool) {
+        vi.watch(on);
+    }
+}
+
+impl Sleep for ClanNic {
+    fn arm(&self) -> u32 {
+        self.card.nic().bell.arm()
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        self.card.nic().bell.sleep(epoch, timeout_ns);
+    }
+
+    fn wake(&self) {
+        self.card.nic().bell.ring();
     }
 }
 

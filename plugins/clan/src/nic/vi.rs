@@ -1,4 +1,6 @@
-//! One VI's part of the device.
+//! One VI: its connection, as the host and the device know it.
+
+mod progress;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,80 +8,42 @@ use std::time::Duration;
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
-use vipl_clan_proto::vi::{RING, ViPages, event};
+use vipl_clan_proto::vi::event;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Nic, OwnTable, Port, Queue, Ready, Sleep, Status, Vi};
-use vipl_sys::shm::Mapping;
+use vipl_plugin_sdk::{Host, Port, Status, Vi};
 use vipl_sys::wrap;
 
+use super::ClanNic;
 use crate::card::{Card, PATIENCE, SHORT};
-use crate::nic::ClanNic;
+use crate::queues::Queues;
 
 /// Instead of a round of the device: the device has been asked to take back what the VI has on offer.
 const RECALLED: u64 = u64::MAX;
 
-/// How this VI numbers the descriptors of one queue: the numbers of doorbells count on over all
-/// connections, those of the host are others.
-#[derive(Clone, Copy)]
-pub(crate) struct Count {
-    /// Number of the next doorbell.
-    pub(crate) rung: u32,
-    /// Number of the next completion.
-    pub(crate) done: u32,
-    /// What the host's numbers are ahead.
-    ahead: u32,
-}
-
-impl Count {
-    fn new() -> Count {
-        // The doorbell whose sequence is 0, as in fresh memory, needs a sequence before it.
-        let first = wrap::start(RING as u32).wrapping_sub(RING as u32);
-        Count {
-            rung: first,
-            done: first,
-            ahead: 0,
-        }
-    }
-
-    /// A connection begins with the host's descriptor of this number.
-    fn begin(&mut self, host: u32) {
-        self.done = self.rung;
-        self.ahead = host.wrapping_sub(self.rung);
-    }
-
-    /// The host's number of the next descriptor to ring for.
-    #[inline(always)]
-    pub(crate) fn next(&self) -> u32 {
-        self.rung.wrapping_add(self.ahead)
-    }
-}
-
 /// A connection.
-pub(crate) struct Link {
-    pub(crate) epoch: u32,
-    /// The device has been told that it is over.
-    pub(crate) left: bool,
-    /// The host knows that it is over.
-    pub(crate) ended: bool,
-    pub(crate) unreliable: bool,
+struct Link {
+    epoch: u32,
+    /// The device has taken the VI off it.
+    left: bool,
+    /// The host knows that it has ended.
+    ended: bool,
+    unreliable: bool,
     /// The peer is on another host.
     remote: bool,
-    /// News that the program has been told of.
-    pub(crate) reported: [u32; event::KINDS],
+    /// Events that have been reported to the application.
+    reported: [u32; event::KINDS],
 }
 
 /// One VI; the connection comes and goes.
 pub struct ClanVi {
-    pub(crate) pages: ViPages,
-    pub(crate) card: Arc<Card>,
-    pub(crate) number: u32,
-    pub(crate) sends: Count,
-    pub(crate) receives: Count,
-    pub(crate) link: Option<Link>,
-    pub(crate) inline_max: u32,
+    queues: Queues,
+    card: Arc<Card>,
+    number: u32,
+    link: Option<Link>,
+    /// This side fetches long messages itself when it polls.
     single_copy: bool,
+    /// Number of the last connection.
     epochs: u32,
-    _memory: Mapping,
 }
 
 impl ClanVi {
@@ -109,7 +73,7 @@ impl ClanVi {
                 options & VIPL_OPTION_CHECK_RECEIVE_WHOLE != 0,
                 flag::CHECK_RECEIVE_WHOLE,
             ),
-            (self.inline_max > 0, flag::INLINE),
+            (self.queues.is_inline(), flag::INLINE),
             (self.single_copy, flag::FETCHES),
         ];
         let set = bits.iter().filter(|(on, _)| *on);
@@ -118,13 +82,23 @@ impl ClanVi {
 
     /// Breaks the connection because of what only this side could find: the peer loses it.
     #[cold]
-    pub(crate) fn break_off(&mut self) {
+    fn break_off(&mut self) {
         let request = self.request(op::BREAK);
         if self.card.send(&request).is_ok() {
             self.leave(SHORT);
         }
         if let Some(link) = &mut self.link {
             link.ended = true;
+        }
+    }
+
+    /// Sets whether a completion queue watches this VI.
+    pub(super) fn watch(&self, on: bool) {
+        let pages = self.queues.pages();
+        pages.words().watched.store(u32::from(on), Ordering::SeqCst);
+        if on {
+            // Completions before that have not set the ready bit.
+            self.card.nic().ready.set(self.number);
         }
     }
 
@@ -139,49 +113,6 @@ impl ClanVi {
     }
 }
 
-impl Nic for ClanNic {
-    type Vi = ClanVi;
-
-    fn close(&mut self) {
-        self.watch.stop();
-    }
-}
-
-impl OwnTable for ClanNic {
-    fn table(&self) -> &[vipl_region] {
-        self.card.regions()
-    }
-}
-
-impl Ready for ClanNic {
-    fn ready(&self, indices: &mut [u32]) -> usize {
-        self.card.nic().ready.take(indices)
-    }
-
-    fn watch(&self, vi: &mut ClanVi, on: bool) {
-        let marks = &vi.pages.words().watched;
-        marks.store(u32::from(on), Ordering::SeqCst);
-        if on {
-            // What completed before that has no mark.
-            self.card.nic().ready.set(vi.number);
-        }
-    }
-}
-
-impl Sleep for ClanNic {
-    fn arm(&self) -> u32 {
-        self.card.nic().bell.arm()
-    }
-
-    fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        self.card.nic().bell.sleep(epoch, timeout_ns);
-    }
-
-    fn wake(&self) {
-        self.card.nic().bell.ring();
-    }
-}
-
 impl Vi for ClanVi {
     type Nic = ClanNic;
 
@@ -189,17 +120,12 @@ impl Vi for ClanVi {
         let number = port.index();
         let memory = nic.card.create(number)?;
         Ok(ClanVi {
-            // SAFETY: the mapping lives in the VI, as long as the view.
-            pages: unsafe { ViPages::new(memory.base()) },
+            queues: Queues::new(memory, nic.inline_max),
             card: nic.card.clone(),
             number,
-            sends: Count::new(),
-            receives: Count::new(),
             link: None,
-            inline_max: nic.inline_max,
             single_copy: nic.single_copy,
             epochs: wrap::start(0),
-            _memory: memory,
         })
     }
 
@@ -211,15 +137,15 @@ impl Vi for ClanVi {
     ) -> Result<(), Status> {
         let remote = connection.remote != 0;
         self.epochs = self.epochs.wrapping_add(1).max(1);
-        self.sends.begin(port.completed(Queue::Send));
-        self.receives.begin(port.completed(Queue::Recv));
+        self.queues.begin(port);
+        let (sends, receives) = self.queues.rung();
         let mut request = Request {
             key: connection.key,
             side: connection.side,
             max_transfer: port.max_transfer(),
             ptag: port.ptag(),
-            sends: self.sends.rung,
-            receives: self.receives.rung,
+            sends,
+            receives,
             reliability: port.reliability(),
             flags: self.flags(port),
             read_levels: nic.read_levels,
@@ -234,17 +160,19 @@ impl Vi for ClanVi {
                 .address
                 .copy_from_slice(&connection.remote_address[..6]);
         }
-        let words = self.pages.words();
+        let pages = self.queues.pages();
         self.link = Some(Link {
             epoch: self.epochs,
             left: false,
             ended: false,
             unreliable: !port.is_reliable(),
             remote,
-            reported: std::array::from_fn(|kind| words.events[kind].load(Ordering::Acquire)),
+            reported: std::array::from_fn(|kind| {
+                pages.words().events[kind].load(Ordering::Acquire)
+            }),
         });
         // Before the device knows of the connection: a peer's message may come at once.
-        self.ring_receives(port);
+        self.queues.ring_receives(port);
         self.card.send(&request).map_err(|error| {
             let text = format!("clan: cannot tell the device of a connection: {error}");
             Host::get().log(VIPL_LOG_ERROR, &text);
@@ -276,7 +204,7 @@ impl Vi for ClanVi {
         } else {
             self.leave(SHORT);
         }
-        self.look(port);
+        self.poll(port);
         // The device ends it when the peer's last frames have come, or after a moment.
         let device_does = orderly && self.link.as_ref().is_some_and(|link| link.remote);
         if port.is_connected() && !device_does {
@@ -294,7 +222,7 @@ impl Vi for ClanVi {
     #[inline(always)]
     fn post_send(&mut self, _nic: &ClanNic, port: &Port) {
         if self.link.is_some() {
-            self.ring_sends(port);
+            self.queues.ring_sends(port);
             self.card.kick();
         }
     }
@@ -303,13 +231,13 @@ impl Vi for ClanVi {
     fn post_recv(&mut self, _nic: &ClanNic, port: &Port) {
         if self.link.is_some() {
             // No kick: the device looks when a message wants one.
-            self.ring_receives(port);
+            self.queues.ring_receives(port);
         }
     }
 
     #[inline(always)]
     fn progress(&mut self, _nic: &ClanNic, port: &Port) {
-        self.look(port);
+        self.poll(port);
     }
 
     fn quiesced(&mut self, _port: &Port, since: &mut u64, left: Duration) -> bool {
@@ -319,7 +247,7 @@ impl Vi for ClanVi {
         let remote = link.remote;
         let is_over = if *since != RECALLED && self.card.is_in_round(since) {
             false
-        } else if remote || self.sends.done == self.sends.rung {
+        } else if remote || self.queues.done().0 == self.queues.rung().0 {
             true
         } else {
             // A peer on this host may be fetching what was registered.

@@ -1,19 +1,133 @@
-//! From descriptors to doorbells. This is all that a post does.
+//! The queues of a VI: from descriptors to doorbells, which is all that a post does, and the completions of the device.
+
+use std::sync::atomic::Ordering::Acquire;
 
 use vipl_abi::{VIP_CONTROL_OP_MASK, VIP_CONTROL_OP_SENDRECV};
 use vipl_clan_proto::vi::{
-    HEAD, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, form,
+    HEAD, RECEIVE_SEGMENTS, RING, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, ViPages, form,
 };
 use vipl_guard::Image;
 use vipl_plugin_sdk::{Entry, Port, Queue};
-
-use crate::vi::ClanVi;
+use vipl_sys::shm::Mapping;
+use vipl_sys::wrap;
 
 /// Bytes of a descriptor's control segment, and of each segment behind it.
 const CONTROL: usize = 32;
 const SEGMENT: usize = 16;
 
-impl ClanVi {
+/// Numbers of one queue. Doorbells and completions are numbered over all connections of the VI; the host has other numbers.
+#[derive(Clone, Copy)]
+struct Count {
+    /// Number of the next doorbell.
+    rung: u32,
+    /// Number of the next completion.
+    done: u32,
+    /// Difference of the host's numbers.
+    ahead: u32,
+}
+
+impl Count {
+    fn new() -> Count {
+        // A sequence number of 0, as in fresh memory, must not look like that of the first doorbell.
+        let first = wrap::start(RING as u32).wrapping_sub(RING as u32);
+        Count {
+            rung: first,
+            done: first,
+            ahead: 0,
+        }
+    }
+
+    /// A connection begins with the host's descriptor of this number.
+    fn begin(&mut self, host: u32) {
+        self.done = self.rung;
+        self.ahead = host.wrapping_sub(self.rung);
+    }
+
+    /// The host's number of the next descriptor to ring for.
+    #[inline(always)]
+    fn next(&self) -> u32 {
+        self.rung.wrapping_add(self.ahead)
+    }
+}
+
+/// The queues of a VI.
+pub(crate) struct Queues {
+    pages: ViPages,
+    sends: Count,
+    receives: Count,
+    /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
+    inline_max: u32,
+    _memory: Mapping,
+}
+
+impl Queues {
+    pub(crate) fn new(memory: Mapping, inline_max: u32) -> Queues {
+        Queues {
+            // SAFETY: the mapping lives as long as the view.
+            pages: unsafe { ViPages::new(memory.base()) },
+            sends: Count::new(),
+            receives: Count::new(),
+            inline_max,
+            _memory: memory,
+        }
+    }
+
+    /// A connection begins.
+    pub(crate) fn begin(&mut self, port: &Port) {
+        self.sends.begin(port.completed(Queue::Send));
+        self.receives.begin(port.completed(Queue::Recv));
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> ViPages {
+        self.pages
+    }
+
+    /// Whether doorbells carry the data of small messages.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.inline_max > 0
+    }
+
+    /// Numbers of the next doorbells, of sends and of receives.
+    pub(crate) fn rung(&self) -> (u32, u32) {
+        (self.sends.rung, self.receives.rung)
+    }
+
+    /// Numbers of the next completions.
+    pub(crate) fn done(&self) -> (u32, u32) {
+        (self.sends.done, self.receives.done)
+    }
+
+    /// Number of the next completion of a send, if the device has stored it.
+    #[inline(always)]
+    pub(crate) fn sent(&self) -> Option<u32> {
+        let number = self.sends.done;
+        let stored = number != self.sends.rung
+            && self.pages.sent(number).sequence.load(Acquire) == number.wrapping_add(1);
+        stored.then_some(number)
+    }
+
+    /// The same of a receive.
+    #[inline(always)]
+    pub(crate) fn received(&self) -> Option<u32> {
+        let number = self.receives.done;
+        let stored = number != self.receives.rung
+            && self.pages.received(number).sequence.load(Acquire) == number.wrapping_add(1);
+        stored.then_some(number)
+    }
+
+    /// The completion of the oldest send has been taken.
+    #[inline(always)]
+    pub(crate) fn pass_sent(&mut self) {
+        self.sends.done = self.sends.done.wrapping_add(1);
+    }
+
+    /// The same of a receive.
+    #[inline(always)]
+    pub(crate) fn pass_received(&mut self) {
+        self.receives.done = self.receives.done.wrapping_add(1);
+    }
+
     /// Rings for what was posted on the send queue.
     #[inline(always)]
     pub(crate) fn ring_sends(&mut self, port: &Port) {

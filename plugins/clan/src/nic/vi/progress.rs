@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vipl_abi::*;
 use vipl_clan_proto::claim::{self, Claim};
-use vipl_clan_proto::vi::{Received, SMALL, end, event};
+use vipl_clan_proto::vi::{SMALL, end, event};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Entry, Port, Queue, descriptor};
+use vipl_plugin_sdk::{Entry, Port, Queue};
 
-use crate::vi::ClanVi;
+use super::ClanVi;
+use crate::placing::{fetch, place};
 
 /// Completions of each queue taken in one go.
 const BATCH: u32 = 64;
@@ -68,10 +69,10 @@ fn is_done(entry: &Entry) -> bool {
 impl ClanVi {
     /// Takes what has completed, then what the device says of the connection.
     #[inline(always)]
-    pub(crate) fn look(&mut self, port: &Port) {
-        let words = self.pages.words();
+    pub(super) fn poll(&mut self, port: &Port) {
+        let pages = self.queues.pages();
         // Before the completions: all that came before the end are there when the end is.
-        let word = words.end.load(Acquire);
+        let word = pages.words().end.load(Acquire);
         let Some(link) = &self.link else { return };
         if link.ended {
             return;
@@ -92,10 +93,10 @@ impl ClanVi {
     }
 
     /// Takes everything that has completed, before a connection ends.
-    pub(crate) fn take_all(&mut self, port: &Port) {
+    pub(super) fn take_all(&mut self, port: &Port) {
         let mut before = None;
-        while port.is_connected() && before != Some((self.sends.done, self.receives.done)) {
-            before = Some((self.sends.done, self.receives.done));
+        while port.is_connected() && before != Some(self.queues.done()) {
+            before = Some(self.queues.done());
             self.take(port);
         }
     }
@@ -108,7 +109,7 @@ impl ClanVi {
                 Taken::Nothing => break,
                 Taken::One => {}
                 Taken::Long => {
-                    self.come_again();
+                    self.request_poll();
                     break;
                 }
             }
@@ -120,31 +121,32 @@ impl ClanVi {
         }
     }
 
-    /// The completion queue asks for this VI once more.
-    fn come_again(&self) {
-        if self.pages.words().watched.load(Relaxed) != 0 {
+    /// The completion queue polls this VI once more.
+    fn request_poll(&self) {
+        if self.queues.pages().words().watched.load(Relaxed) != 0 {
             self.card.nic().ready.set(self.number);
         }
     }
 
     #[inline(always)]
     fn take_received(&mut self, port: &Port) -> Taken {
-        let number = self.receives.done;
-        if number == self.receives.rung || !port.is_connected() {
+        let Some(number) = self.queues.received().filter(|_| port.is_connected()) else {
             return Taken::Nothing;
-        }
-        let pages = self.pages;
+        };
+        let pages = self.queues.pages();
         let slot = pages.received(number);
-        if slot.sequence.load(Acquire) != number.wrapping_add(1) {
-            return Taken::Nothing;
-        }
         // SAFETY: posted and not complete.
         let entry = unsafe { port.entry(Queue::Recv, port.completed(Queue::Recv)) };
         let mut taken = Taken::One;
         match claim_for_application(&slot.claim, &entry) {
             Claimed::Wait => return Taken::Nothing,
             Claimed::Offered => {
-                if !self.fetch(port, &entry, slot) {
+                if !slot.claim.begin_fetch() {
+                    return Taken::Nothing;
+                }
+                let fetched = fetch(port, &entry, slot);
+                self.card.kick();
+                if !fetched {
                     return Taken::Nothing;
                 }
                 taken = Taken::Long;
@@ -154,7 +156,7 @@ impl ClanVi {
                 if small > 0
                     && let Err(error) = place(port, &entry, slot, small.min(SMALL))
                 {
-                    self.receives.done = number.wrapping_add(1);
+                    self.queues.pass_received();
                     self.cannot_place(port, error);
                     return Taken::Nothing;
                 }
@@ -163,7 +165,7 @@ impl ClanVi {
         }
         let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
         let immediate = slot.immediate.load(Relaxed);
-        self.receives.done = number.wrapping_add(1);
+        self.queues.pass_received();
         if !port.complete(Queue::Recv, status, Some((length, immediate))) {
             self.break_off();
             return Taken::Nothing;
@@ -173,21 +175,18 @@ impl ClanVi {
 
     #[inline(always)]
     fn take_sent(&mut self, port: &Port) -> bool {
-        let number = self.sends.done;
-        if number == self.sends.rung {
+        let Some(number) = self.queues.sent() else {
             return false;
-        }
-        let slot = self.pages.sent(number);
-        if slot.sequence.load(Acquire) != number.wrapping_add(1) {
-            return false;
-        }
+        };
+        let pages = self.queues.pages();
+        let slot = pages.sent(number);
         // SAFETY: posted and not complete.
         let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         if let Claimed::Wait | Claimed::Offered = claim_for_application(&slot.claim, &entry) {
             return false;
         }
         let status = slot.status.load(Relaxed);
-        self.sends.done = number.wrapping_add(1);
+        self.queues.pass_sent();
         if !port.complete(Queue::Send, status, None) {
             self.break_off();
             return false;
@@ -225,7 +224,7 @@ impl ClanVi {
         ];
         let Some(link) = &mut self.link else { return };
         for (kind, code, opcode) in KINDS {
-            let count = self.pages.words().events[kind].load(Acquire);
+            let count = self.queues.pages().words().events[kind].load(Acquire);
             let fresh = count.wrapping_sub(link.reported[kind]);
             link.reported[kind] = count;
             for _ in 0..fresh.min(EVENTS_MAX) {
@@ -259,41 +258,10 @@ impl ClanVi {
 
     /// Tells the host that the connection has ended.
     #[cold]
-    pub(crate) fn end(&mut self, port: &Port, cause: c_int, opcode: u32) {
+    pub(super) fn end(&mut self, port: &Port, cause: c_int, opcode: u32) {
         if let Some(link) = &mut self.link {
             link.ended = true;
         }
         port.fail(cause, opcode, std::ptr::null_mut());
-    }
-}
-
-/// Copies a small message into the posted buffers. The error is a status bit.
-#[inline(always)]
-fn place(port: &Port, entry: &Entry, slot: &Received, bytes: usize) -> Result<(), u32> {
-    let mut data = [0u64; SMALL / 8];
-    for (to, from) in data.iter_mut().zip(&slot.data) {
-        *to = from.load(Relaxed);
-    }
-    let message = Some(bytes as u32);
-    let segments = descriptor::incoming(port, entry, message).map_err(|fault| fault.status)?;
-    let (mut from, mut left) = (data.as_ptr().cast::<u8>(), bytes);
-    for number in 0..segments.len() {
-        if left == 0 {
-            break;
-        }
-        let segment = segments
-            .get(number)
-            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-        let part = (segment.length as usize).min(left);
-        let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
-        // SAFETY: `from` has `left` bytes; faults are caught.
-        unsafe { vipl_guard::copy(to, from, part) }.map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-        from = from.wrapping_add(part);
-        left -= part;
-    }
-    if left == 0 {
-        Ok(())
-    } else {
-        Err(VIP_STATUS_LENGTH_ERROR)
     }
 }
