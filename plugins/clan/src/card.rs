@@ -20,27 +20,27 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::NAME;
 use crate::interface::Interface;
 
-/// How long a device may take to answer. It asks nobody: one that takes its time has no processor. Of one that has
-/// ended the socket tells at once.
+/// How long a device may take to reply. It asks no other process, so a slow one has no processor. The end of the device
+/// shows on the socket at once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a process that waits looks.
+/// How often a waiting process checks the socket.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// How long is waited for what can do without the device's word.
+/// How long to wait for replies that are not essential.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// Where the device looks whether it can reach this process.
+/// The word that the device reads to check whether it can access this process.
 static PROBE: AtomicU64 = AtomicU64::new(0x636c_616e_2070_726f);
 
 /// One NIC handle's connection to the device.
 pub(crate) struct Card {
     socket: Kept,
-    /// Number of the last call; held from the request to its reply.
+    /// Number of the last request; held from the request to its reply.
     calls: Mutex<u32>,
     nic: Mapping,
     page: Mapping,
-    /// The sleep of the device that this process has ended last.
+    /// The sleep of the device that this process has last ended.
     woken: AtomicU32,
-    /// This process must fence itself before it looks whether the device sleeps.
+    /// This process must execute its own fences before it checks whether the device sleeps.
     fences: bool,
 }
 
@@ -48,7 +48,7 @@ fn error(text: &str) {
     Host::get().log(VIPL_LOG_ERROR, &format!("clan: {text}"));
 }
 
-/// Sends a packet; waits for a device that is behind with reading.
+/// Sends a packet; waits while the socket is full.
 fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -61,7 +61,7 @@ fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     }
 }
 
-/// Whether a call failed because the device has ended; otherwise it is only slow.
+/// Whether a request failed because the device has exited; otherwise the device is only slow.
 fn has_ended(why: &io::Error) -> bool {
     !matches!(
         why.kind(),
@@ -69,18 +69,18 @@ fn has_ended(why: &io::Error) -> bool {
     )
 }
 
-/// What is left of the time that somebody waits.
+/// The rest of a wait.
 struct Left(Duration);
 
 impl Left {
-    /// So long ago the waiting process has looked before. More than two such times it has not been running.
+    /// The process last checked so long ago. Anything beyond two intervals it was not running.
     fn pass(&mut self, since: Duration) {
         self.0 = self.0.saturating_sub(since.min(2 * CHECK_EVERY));
     }
 }
 
-/// Waits for the reply with this number; replies that came too late for their callers are dropped. Time in which this
-/// process did not run does not count: the device may not have run either.
+/// Waits for the reply with this number; drops replies to earlier requests. Time in which this process did not run does
+/// not count: the device may not have run either.
 fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let mut left = Left(time);
     let mut looked = Instant::now();
@@ -105,8 +105,8 @@ fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<Own
     }
 }
 
-/// Lets the device, which is no relative of this process, touch its memory, where the kernel's ptrace scope
-/// asks for that (Yama). Elsewhere it does nothing.
+/// Permits the device, which is not related to this process, to access its memory, where the kernel's ptrace scope
+/// requires that (Yama). Elsewhere it has no effect.
 fn admit(device: u32) {
     const PR_SET_PTRACER: libc::c_int = 0x5961_6d61;
     // SAFETY: no pointers.
@@ -117,20 +117,19 @@ fn admit(device: u32) {
 enum Failure {
     /// The connection to it has broken.
     Broken(io::Error),
-    /// Another reason, of which the log tells.
+    /// Another reason, which has been logged.
     Reported(Status),
 }
 
 impl Card {
-    /// Opens the device, which also gets the interface, if there is one: the connection, and the socket of its
-    /// interrupts.
+    /// Opens the device, with an interface if there is one. Returns the connection, and the socket of its interrupts.
     pub(crate) fn open(
         poll_us: u32,
         interface: Option<&Interface>,
     ) -> Result<(Card, OwnedFd), Status> {
         let mut opened = Card::try_open(poll_us, interface);
         if matches!(&opened, Err(Failure::Broken(_))) {
-            // The device has died since it was told of this process: there is another one now.
+            // The device has exited since it was informed of this process, and there is a new one.
             opened = Card::try_open(poll_us, interface);
         }
         opened.map_err(|failure| match failure {
@@ -238,7 +237,7 @@ impl Card {
         unsafe { std::slice::from_raw_parts(first, REGIONS_MAX as usize) }
     }
 
-    /// The device has something on its doorbells. Costs a load while it is awake.
+    /// A doorbell has been rung. Costs a load while the device is awake.
     #[inline(always)]
     pub(crate) fn kick(&self) {
         self.page().after_publishing(self.fences);
@@ -260,13 +259,13 @@ impl Card {
             vi: cpu as u32,
             ..Request::default()
         };
-        // Without room there are packets that the device has not read: they wake it, too.
+        // If there is no room, the device has packets to read, which wake it, too.
         if let Ok(socket) = self.socket.fd() {
             let _ = channel::send(socket, request.as_bytes(), &[]);
         }
     }
 
-    /// Says something that has no answer.
+    /// Sends a request without a reply.
     pub(crate) fn send(&self, request: &Request) -> io::Result<()> {
         put(&self.socket, request, &[])?;
         self.nic().messages.fetch_add(1, Ordering::Release);
@@ -281,7 +280,7 @@ impl Card {
         get(&self.socket, request.number, time)
     }
 
-    /// Makes the pages of a VI.
+    /// Creates the pages of a VI.
     pub(crate) fn create(&self, vi: u32) -> Result<Mapping, Status> {
         let request = Request {
             op: op::CREATE,
@@ -299,20 +298,20 @@ impl Card {
         })
     }
 
-    /// Takes a VI off its connection: afterwards the device touches nothing of it. False: it has not said so in
-    /// this time, or has no room for the question.
+    /// Takes a VI off its connection: afterwards the device accesses nothing of it. False: the device has not confirmed
+    /// that in time, or has no room for the request.
     pub(crate) fn detach(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::DETACH,
             vi,
             ..Request::default()
         };
-        // A device that has ended touches nothing, either; one that is slow may.
+        // A device that has exited accesses nothing; a slow one may.
         self.call(request, time)
             .map_or_else(|why| has_ended(&why), |_| true)
     }
 
-    /// What the VI has on offer is taken back. False: not yet, ask again.
+    /// Takes back the offers of the VI. False: not yet, repeat the request.
     pub(crate) fn recall(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::RECALL,
@@ -325,16 +324,14 @@ impl Card {
         )
     }
 
-    /// The peer on another host has gone: afterwards the device has said what that means for the VI.
-    /// A device that has no time for it is not waited for.
+    /// The peer on another host has exited or disconnected. Returns after the device has handled that, or is too slow.
     pub(crate) fn peer_gone(&self, request: Request) {
         let _ = self.call(request, SHORT);
     }
 
-    /// Whether the device may still use regions that left the table before the first call, which is the one
-    /// with 0.
+    /// Whether the device may still use regions that left the table before the first call, in which `since` is 0.
     pub(crate) fn is_in_round(&self, since: &mut u64) -> bool {
-        // The device's fence between announcing a round and looking at the table.
+        // Pairs with the device's fence between announcing a round and reading the table.
         self.page().before_looking_again();
         let round = self.page().round.load(Ordering::SeqCst);
         if *since == 0 && round & 1 != 0 {
@@ -369,7 +366,7 @@ mod tests {
         let gone = get(&near, 1, PATIENCE).expect_err("no answer");
         assert!(has_ended(&gone), "{gone}");
         let request = Request::default();
-        let gone = put(&near, &request, &[]).expect_err("nobody hears it");
+        let gone = put(&near, &request, &[]).expect_err("the other end is closed");
         assert!(has_ended(&gone), "{gone}");
     }
 }

@@ -8,7 +8,7 @@ use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic_info};
 use vipl_plugin_sdk::{Host, Status};
 use vipl_wire::MTU_MIN;
 
-/// What the device needs to know of an interface.
+/// What the device needs of an interface.
 pub(crate) struct Interface {
     pub(crate) socket: OwnedFd,
     pub(crate) address: [u8; 6],
@@ -23,7 +23,7 @@ fn failed(why: &str) -> Status {
 }
 
 impl Interface {
-    /// Asks the agent for a data socket, and makes its receive ring.
+    /// Requests a data socket from the agent, and creates its receive ring.
     pub(crate) fn open(interface: &str, info: &mut vipl_nic_info) -> Result<Interface, Status> {
         let name = std::ffi::CString::new(interface).map_err(|_| Status::Invalid)?;
         // SAFETY: a name that ends with NUL.

@@ -1,10 +1,9 @@
-//! The cLAN-like device: what the program's side of such a card does.
+//! The application's side of a cLAN-like device.
 //!
-//! The card itself is another process, `vipl-clan`, which the Kernel Agent owns. A post stores what is
-//! needed of a descriptor into the doorbell page of its VI, and that is all: no system call, no lock, no
-//! data moved beyond what fits into the doorbell. The device moves the data while the program computes,
-//! and writes the result into the descriptor. A program that looks for completions meanwhile finds them in
-//! the VI's pages, sooner.
+//! The card itself is another process, `vipl-clan`, which the Kernel Agent owns. A post stores what the device needs of
+//! a descriptor into the doorbell page of its VI, and nothing else: no system call, no lock, no data moved beyond what
+//! fits into the doorbell. The device moves the data while the application computes, and writes the result into the
+//! descriptor. An application that polls finds completions in the VI's pages, earlier.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -81,7 +80,7 @@ impl Provider for Clan {
     fn claim(name: &str) -> Option<(i32, String)> {
         // Not VINIC, "the best device present": within one host loopback is the faster one.
         let plain = matches!(name, "clanvi0" | "nic0" | "clan");
-        // Without it nothing is sent on any network.
+        // Without an interface nothing is sent on any network.
         plain.then(|| {
             let interface = Host::get().setting(NAME, c"interface");
             (100, interface.unwrap_or_default())

@@ -22,24 +22,24 @@ use vi::ClanVi;
 
 /// Largest message of the card in bytes.
 const TRANSFER_MAX: u64 = 65_472;
-/// What one transfer between processes of one host moves at a time, in bytes.
+/// The `native_mtu` of a NIC without a network, in bytes.
 const LOCAL_MTU: u32 = 32_768;
 
 /// One opening of the device.
 pub struct ClanNic {
     card: Arc<Card>,
     watch: Watch,
-    /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
+    /// Largest message in bytes whose data goes into the doorbell; 0: the descriptor does not, either.
     inline_max: u32,
-    /// Long messages are fetched by this side when it looks.
+    /// This side fetches long messages itself when it polls.
     single_copy: bool,
-    /// Levels on which RDMA Read works.
+    /// Reliability levels on which RDMA Read works.
     read_levels: u16,
-    /// Largest frame to other hosts in bytes; 0: there are none.
+    /// Largest frame to other hosts in bytes; 0: there is no interface.
     mtu: u32,
 }
 
-/// Where the NIC is.
+/// Location of the NIC.
 enum Place {
     /// Without a network: 0, or a further one on the same host, as in `clan:1`.
     Node(u8),
@@ -146,7 +146,7 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
         format!("clan:{argument}")
     };
     vipl_plugin_sdk::describe(info, &name, &address);
-    // The card's programs use Reliable Delivery; within one host the others cost nothing.
+    // Applications of the card use Reliable Delivery; within one host the other levels cost nothing.
     info.reliability_support =
         VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_RECEPTION;
     info.vis_max = VIS_MAX;

@@ -55,7 +55,7 @@ pub(crate) struct Queues {
     pages: ViPages,
     sends: Count,
     receives: Count,
-    /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
+    /// Largest message in bytes whose data goes into the doorbell; 0: the descriptor does not, either.
     inline_max: u32,
     _memory: Mapping,
 }
@@ -107,7 +107,7 @@ impl Queues {
         stored.then_some(number)
     }
 
-    /// The same of a receive.
+    /// The same for a receive.
     #[inline(always)]
     pub(crate) fn received(&self) -> Option<u32> {
         let number = self.receives.done;
@@ -122,13 +122,13 @@ impl Queues {
         self.sends.done = self.sends.done.wrapping_add(1);
     }
 
-    /// The same of a receive.
+    /// The same for a receive.
     #[inline(always)]
     pub(crate) fn pass_received(&mut self) {
         self.receives.done = self.receives.done.wrapping_add(1);
     }
 
-    /// Rings for what was posted on the send queue.
+    /// Rings for all posted sends.
     #[inline(always)]
     pub(crate) fn ring_sends(&mut self, port: &Port) {
         while self.sends.next() != port.posted(Queue::Send) {
@@ -162,7 +162,7 @@ impl Queues {
         self.pages.ring_send(self.sends.rung, &line);
     }
 
-    /// Puts what else there is room for into the doorbell.
+    /// Copies the data or the other segments into the doorbell, if they fit.
     #[inline(always)]
     fn fill(&self, descriptor: *const u8, image: &Image) -> u32 {
         let count = usize::from(image.seg_count);
@@ -205,7 +205,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Rings for what was posted on the receive queue.
+    /// Rings for all posted receives.
     #[inline(always)]
     pub(crate) fn ring_receives(&mut self, port: &Port) {
         while self.receives.next() != port.posted(Queue::Recv) {

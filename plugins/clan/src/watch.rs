@@ -1,8 +1,8 @@
-//! The thread that hears the device's interrupts: errors and ends of connections, which a program must
-//! learn of whatever it does. It also sees the end of the device.
+//! The thread that waits for the device's interrupts: errors and ends of connections, which must be reported even if
+//! the application does not poll. It also detects the end of the device.
 //!
-//! Everything else goes without it: completions are put into the program's memory by the device, and
-//! programs that wait sleep on the bell.
+//! Nothing else needs it: the device writes completions into the application's memory, and waiting threads sleep on the
+//! bell.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -20,9 +20,9 @@ use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::card::Card;
 
-/// When a VI that the program is just using is looked at again.
+/// When to poll again a VI that the application is using.
 const AGAIN: Duration = Duration::from_millis(1);
-/// How often is looked whether the program has closed the descriptors that are waited for.
+/// How often to check whether the application has closed the descriptors of the thread.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The thread.
@@ -38,9 +38,9 @@ struct Watcher {
     interrupts: Kept,
     stop: Kept,
     stopping: Arc<AtomicBool>,
-    /// VIs to look at.
+    /// VIs to poll.
     open: Vec<u32>,
-    /// The interface has gone, and the program has been told.
+    /// The failure of the interface has been reported.
     failed: bool,
 }
 
@@ -104,7 +104,7 @@ impl Watcher {
         self.report_end();
     }
 
-    /// Waits for something to happen on the descriptors: stop, interrupts, the end of the device.
+    /// Waits for the descriptors: stop, interrupts, the end of the device.
     fn wait(&self, time: Duration) -> [bool; 3] {
         let on = |fd: RawFd, events: i16| libc::pollfd {
             fd,
@@ -120,7 +120,7 @@ impl Watcher {
             Host::get().log(VIPL_LOG_ERROR, text);
             return [false, false, true];
         };
-        // Of the socket to the device only the end matters here: replies are their callers'.
+        // Only the end of the device's socket matters here: other threads take the replies.
         let mut polls = [
             on(stop, libc::POLLIN),
             on(interrupts, libc::POLLIN),
@@ -135,7 +135,7 @@ impl Watcher {
         ]
     }
 
-    /// Takes the interrupts off their socket.
+    /// Receives all interrupts.
     fn drain(&self) {
         let mut packet = [0; 8];
         let Ok(socket) = self.interrupts.fd() else {
@@ -144,7 +144,7 @@ impl Watcher {
         while let Ok((1.., _)) = channel::receive(socket, &mut packet) {}
     }
 
-    /// Lets the VIs that the device has named make progress.
+    /// Polls the VIs that the device has named.
     fn look(&mut self) {
         let mut named = [0; VIS_MAX as usize];
         let count = self.card.nic().notices.take(&mut named);
@@ -174,7 +174,7 @@ impl Watcher {
         unsafe { self.nic.catastrophe() };
     }
 
-    /// The device has ended: all VIs fail.
+    /// The device has exited: all VIs fail.
     fn report_end(&self) {
         let text = "clan: the device has ended; its connections are lost, and the next VipOpenNic \
                     starts another";

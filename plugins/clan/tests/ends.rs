@@ -1,4 +1,4 @@
-//! The end of the device, seen by a program.
+//! The end of the device, seen by an application.
 
 mod device;
 

@@ -1,5 +1,6 @@
-//! A post is a store into a doorbell: it makes no system call, but for the packet that wakes a device which
-//! was found asleep, and a look at its socket. While the program posts the device stands still, so that it falls asleep once at most.
+//! A post is a store into a doorbell. It makes no system call except the packet that wakes a sleeping device, and a
+//! check of the socket before it. The device is stopped while the application posts, so that it falls asleep at most
+//! once.
 
 mod device;
 
@@ -26,7 +27,7 @@ fn a_post_makes_no_system_call() {
         .linked()
         .build(&work_dir().join("bin").join("posting"));
     let trace = work_dir().join(format!("posting-{}.trace", std::process::id()));
-    // An agent that was there before: strace follows what the program starts.
+    // An agent that is already running: strace follows what the application starts.
     let dir = tempfile::tempdir().expect("a folder");
     let agent = Agent::start_in(dir.path()).expect("an agent");
     let file = |name: &str| dir.path().join(name);
@@ -76,11 +77,11 @@ fn a_post_makes_no_system_call() {
         .copied()
         .filter(|line| thread(line) == poster)
         .collect();
-    // The packet, and before it a look whether its socket is still ours.
+    // The packet, and before it a check whether the socket is still ours.
     let wakes = made.iter().filter(|line| call(line) == "sendmsg").count();
-    let looks = (made.iter())
+    let checks = (made.iter())
         .filter(|line| call(line).contains("fstat"))
         .count();
-    assert_eq!(made.len(), wakes + looks, "while posting: {made:#?}");
-    assert!(wakes <= 1 && looks <= wakes, "woken: {made:#?}");
+    assert_eq!(made.len(), wakes + checks, "while posting: {made:#?}");
+    assert!(wakes <= 1 && checks <= wakes, "woken: {made:#?}");
 }

@@ -12,17 +12,17 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::events::{Events, Source};
 use crate::process::Process;
 
-/// Processes at a time.
+/// Most processes at a time.
 const CLIENTS_MAX: usize = 1024;
 
 /// One NIC handle of a process.
 pub(crate) struct Client {
     socket: OwnedFd,
-    /// Tells of the end of the process.
+    /// A pidfd, readable when the process has exited.
     life: OwnedFd,
     pid: i32,
     process: Option<Rc<Process>>,
-    /// Packets that the process had sent when its socket was found empty.
+    /// Packets that the process had sent when its socket was last found empty.
     messages: u32,
     /// Its interface.
     link: Option<usize>,
@@ -30,18 +30,18 @@ pub(crate) struct Client {
     vis: Vec<Option<usize>>,
 }
 
-/// The process goes on, or has lost its device.
+/// What becomes of a process.
 pub(crate) enum Verdict {
     Stays,
-    /// It has gone.
+    /// It has exited or closed its socket.
     Gone,
-    /// It does not keep to the protocol.
+    /// It has made a protocol error.
     Expelled,
 }
 
 impl Client {
     /// # Errors
-    /// The process has ended already, or the device is out of descriptors.
+    /// The process has already exited, or the device is out of file descriptors.
     fn new(pid: u32, socket: OwnedFd) -> io::Result<Client> {
         // SAFETY: no pointers; the descriptor is ours.
         let life = unsafe {
@@ -82,7 +82,7 @@ impl Client {
         self.link
     }
 
-    /// Packets that it has sent, as it says.
+    /// Packets that it has sent, according to itself.
     fn sent(&self) -> u32 {
         let process = self.process.as_ref();
         process.map_or(self.messages, |process| {
@@ -96,15 +96,15 @@ impl Client {
         self.sent() != self.messages
     }
 
-    /// Looks at the socket again in the next round: there may be more.
+    /// Makes the device poll the socket again in the next round: it may have more packets.
     pub(crate) fn expect_messages(&mut self) {
         self.messages = self.sent().wrapping_sub(1);
     }
 
-    /// Takes the next request off the socket.
+    /// Receives the next request.
     ///
     /// # Errors
-    /// There is none: what becomes of the process.
+    /// There is none. The error is what becomes of the process.
     pub(crate) fn receive(&mut self) -> Result<(Request, Vec<OwnedFd>), Verdict> {
         let sent = self.sent();
         let mut packet = [0; size_of::<Request>()];
@@ -128,7 +128,7 @@ impl Client {
         let raw: Vec<RawFd> = fds.iter().take(FDS_MAX).map(OwnedFd::as_raw_fd).collect();
         match channel::send(self.socket.as_raw_fd(), reply.as_bytes(), &raw) {
             Ok(()) => Verdict::Stays,
-            // It does not read its answers, or has gone; its socket tells which.
+            // It does not read its replies, or it has exited, which its socket shows.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Verdict::Expelled,
             Err(_) => Verdict::Gone,
         }
@@ -139,7 +139,7 @@ impl Client {
         *self.vis.get(number as usize)?
     }
 
-    /// Its VI with this number is this one from now on.
+    /// Sets the VI with this number.
     pub(crate) fn set_vi(&mut self, number: u32, vi: Option<usize>) {
         let place = number as usize;
         if self.vis.len() <= place {
@@ -153,12 +153,12 @@ impl Client {
     }
 }
 
-/// All of them, by a place that stays.
+/// All processes, by a place that does not change.
 #[derive(Default)]
 pub(crate) struct Clients(Vec<Option<Client>>);
 
 impl Clients {
-    /// A new process, with this socket.
+    /// Admits a process, with this socket.
     ///
     /// # Errors
     /// There are too many, or as for [`Client::new`].
@@ -190,7 +190,7 @@ impl Clients {
         self.0.get_mut(place)?.take()
     }
 
-    /// The first one, from this place on, that has sent packets that have not been read.
+    /// The first process, from this place on, with packets that have not been read.
     #[inline(always)]
     pub(crate) fn with_messages(&self, from: usize) -> Option<usize> {
         let has_messages =

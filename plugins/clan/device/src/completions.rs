@@ -1,8 +1,8 @@
 //! Completions, the end of a connection, and interrupts.
 //!
-//! A completion is *open* until somebody puts it into the program's memory. A program that looks for
-//! completions does so itself, with what it finds in the completion's line. For one that does not (it
-//! computes, polls its descriptors, or sleeps elsewhere) the device does it after a while.
+//! A completion is *open* until one side writes it into the application's memory. An application that polls does so
+//! itself, with the contents of the completion's line. For an application that does not poll (it computes, polls its
+//! descriptors, or sleeps elsewhere) the device does so after some time.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -14,15 +14,15 @@ use crate::process::{piece, pieces};
 use crate::queues::{Incoming, Queues};
 use crate::tools::Tools;
 
-/// How long a completion waits for its program, in nanoseconds; twice as long at most.
+/// How long a completion stays open before the device writes it, in nanoseconds; at most twice as long.
 const WRITE_BACK_NS: u64 = 30_000;
-/// Completed sends of a queue with more to send for which a sleeper is woken, or how long the first of them
-/// waits, in nanoseconds.
+/// Completed sends of a queue with more to send that wake a sleeping thread, and how long the first of them may stay
+/// unreported, in nanoseconds.
 const UNREPORTED_MAX: u32 = 16;
 const UNREPORTED_NS: u64 = 150_000;
-/// Completions of sends that one call of the kernel writes.
+/// Completions of sends that one system call writes.
 const BATCH: u32 = 64;
-/// Where ImmediateData, Length and Status stand in a descriptor.
+/// Offsets of ImmediateData, Length and Status in a descriptor.
 const RESULT: u64 = 20;
 const STATUS: u64 = 28;
 
@@ -35,21 +35,21 @@ pub(crate) struct Outcome {
     pub(crate) immediate: u32,
 }
 
-/// What became of the end of a message.
+/// Result of placing the end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// It is there, or its descriptor is not, which the program's side finds out.
+    /// It is in memory; or its descriptor cannot be written, which the application's side finds out.
     Yes,
-    /// The posted buffers are not there; the receive has completed with that error.
+    /// The posted buffers cannot be written; the receive has completed with that error.
     Fault,
 }
 
-/// Completions that wait for the program to look.
+/// Completions that wait for the application to poll.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unseen {
     /// The first one that may still be open.
     first: u32,
-    /// Those before this one have waited long enough when the time has come.
+    /// Those before this one have waited long enough when the time is over.
     aged: u32,
 }
 
@@ -66,22 +66,22 @@ impl Unseen {
     }
 }
 
-/// What has completed on a VI, and what its process has been told of.
+/// What has completed on a VI, and what has been reported to its process.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
     /// Number of the next completion of a send.
     sends: u32,
-    /// The same of receives.
+    /// The same for receives.
     receives: u32,
-    /// Completed sends that nobody has been told of.
+    /// Completed sends that have not been reported to sleeping threads.
     unreported: u32,
     /// When the first of them completed, in nanoseconds.
     unreported_at: u64,
     unseen_sent: Unseen,
     unseen_received: Unseen,
-    /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
+    /// When the device writes open completions; 0: there are none.
     due: u64,
-    /// What it has been told, by the places of `news`.
+    /// Events that have been reported, by kind.
     events: [u32; event::KINDS],
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn publish(pages: &ViPages, number: u32, outcome: Outcome, small: u32
     slot.sequence.store(number.wrapping_add(1), Release);
 }
 
-/// Completion queues find this VI.
+/// Sets the ready bit of the VI, if a completion queue watches it.
 #[inline(always)]
 fn mark(queues: &Queues) {
     if queues.pages().words().watched.load(Relaxed) != 0 {
@@ -104,7 +104,7 @@ fn mark(queues: &Queues) {
     }
 }
 
-/// The process looks at this VI, whatever its program does.
+/// The process polls this VI, even if the application does not.
 fn notify(queues: &Queues) {
     let process = queues.process();
     if process.nic().notices.set(queues.number()) {
@@ -112,7 +112,7 @@ fn notify(queues: &Queues) {
     }
 }
 
-/// Adds ImmediateData, Length and, last, Status to what lies in [`Tools::bounce`]; returns how many bytes.
+/// Appends ImmediateData, Length and, last, Status to [`Tools::bounce`]; returns their length.
 fn append_result(tools: &mut Tools, at: u64, bytes: usize, outcome: Outcome) -> usize {
     let words = [
         outcome.immediate,
@@ -127,7 +127,7 @@ fn append_result(tools: &mut Tools, at: u64, bytes: usize, outcome: Outcome) -> 
     12
 }
 
-/// The claim of a completion that the device has written into the program's memory, or could not.
+/// The claim of a completion after the device has written it, or has failed to.
 fn claim_of(written: bool) -> u32 {
     if written { claim::PLACED } else { claim::OPEN }
 }
@@ -148,13 +148,13 @@ impl Completions {
         self.sends
     }
 
-    /// The same of receives.
+    /// The same for receives.
     #[inline(always)]
     pub(crate) fn receives(&self) -> u32 {
         self.receives
     }
 
-    /// Whether completions wait for the program to look, or for the time when they are told.
+    /// Whether completions are open, or sends unreported.
     #[inline(always)]
     pub(crate) fn has_open(&self) -> bool {
         self.due != 0
@@ -177,8 +177,8 @@ impl Completions {
         self.opened(tools);
     }
 
-    /// Tells whoever waits of a completed send, at the latest when the queue is empty: a sleeper that is woken
-    /// for each of many sends takes the processor from the one that receives them. `more`: others will complete soon.
+    /// Reports a completed send to waiting threads, at the latest when the queue is empty. A thread that is woken for
+    /// each of many sends takes the processor from the one that receives them. `more`: others will complete soon.
     #[inline(always)]
     pub(crate) fn announce_sent(&mut self, queues: &Queues, tools: &Tools, more: bool) {
         self.count_unreported(tools);
@@ -189,7 +189,7 @@ impl Completions {
         }
     }
 
-    /// One more that sleepers may not have seen.
+    /// Counts a send that sleeping threads may not have seen.
     fn count_unreported(&mut self, tools: &Tools) {
         if self.unreported == 0 {
             self.unreported_at = tools.now;
@@ -197,7 +197,7 @@ impl Completions {
         self.unreported = self.unreported.saturating_add(1);
     }
 
-    /// Whether more sends will complete soon, and those of which nobody has been told are few and recent.
+    /// Whether more sends will complete soon, and the unreported ones are few and recent.
     fn may_report_later(&self, tools: &Tools, more: bool) -> bool {
         more && self.unreported < UNREPORTED_MAX && tools.now < self.unreported_at + UNREPORTED_NS
     }
@@ -212,7 +212,7 @@ impl Completions {
     ) {
         let pages = queues.pages();
         let slot = pages.received(self.receives);
-        // Not a byte more: what else lies in the buffer is another process's.
+        // Not a byte more: the rest of the buffer is data of other processes.
         for (to, from) in slot.data.iter().zip(tools.bounce[..small].chunks(8)) {
             let mut word = [0; 8];
             word[..from.len()].copy_from_slice(from);
@@ -224,8 +224,8 @@ impl Completions {
         self.announce(queues, tools);
     }
 
-    /// Puts the last `bytes` bytes of a message, which lie in [`Tools::bounce`], into the posted buffers
-    /// and completes the receive, all in one call of the kernel, Status last.
+    /// Writes the last `bytes` bytes of a message, which are in [`Tools::bounce`], into the posted buffers and
+    /// completes the receive, all in one system call, Status last.
     pub(crate) fn place_last(
         &mut self,
         queues: &Queues,
@@ -234,7 +234,7 @@ impl Completions {
         (offset, bytes): (u32, usize),
         outcome: Outcome,
     ) -> Placed {
-        // Announced before it is written: a program that finds DONE in its descriptor finds it here, too.
+        // Published before it is written: an application that finds DONE in its descriptor must find it here, too.
         let pages = queues.pages();
         publish(pages, self.receives, outcome, 0, claim::DEVICE);
         tools.pieces.clear();
@@ -264,14 +264,14 @@ impl Completions {
         if fault { Placed::Fault } else { Placed::Yes }
     }
 
-    /// A completion waits for its program from now on.
+    /// A completion is open from now on.
     fn opened(&mut self, tools: &Tools) {
         if self.due == 0 {
             self.due = tools.now + WRITE_BACK_NS;
         }
     }
 
-    /// Tells whoever waits.
+    /// Wakes threads that wait for a completion of the VI.
     #[inline(always)]
     pub(crate) fn announce(&mut self, queues: &Queues, tools: &Tools) {
         self.unreported = 0;
@@ -280,7 +280,7 @@ impl Completions {
         bell.ring_if_wanted(tools.page.needs_fences());
     }
 
-    /// Tells the program of something on a connection that lives on.
+    /// Reports an event that does not end the connection.
     pub(crate) fn raise(&mut self, queues: &Queues, tools: &Tools, event: usize) {
         self.events[event] = self.events[event].wrapping_add(1);
         queues.pages().words().events[event].store(self.events[event], Release);
@@ -298,7 +298,7 @@ impl Completions {
         self.announce(queues, tools);
     }
 
-    /// Puts completions into the program's memory that have waited long enough.
+    /// Writes completions that have been open for long enough.
     pub(crate) fn write_back(&mut self, queues: &Queues, tools: &mut Tools, more: bool) {
         let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
         let received = self.write_back_up_to(queues, tools, sent, received);
@@ -313,7 +313,7 @@ impl Completions {
         self.due = if later { tools.now + WRITE_BACK_NS } else { 0 };
     }
 
-    /// All of them, at once.
+    /// Writes all open completions.
     pub(crate) fn write_back_all(&mut self, queues: &Queues, tools: &mut Tools) {
         if self.due == 0 {
             return;
@@ -326,7 +326,7 @@ impl Completions {
         self.due = 0;
     }
 
-    /// The receive at the head is in the program's memory already.
+    /// The receive at the head is already in the application's memory.
     pub(crate) fn pass_received(&mut self) {
         let all_seen = self.unseen_received.first == self.receives;
         self.receives = self.receives.wrapping_add(1);
@@ -335,7 +335,7 @@ impl Completions {
         }
     }
 
-    /// True: receives were put into the program's memory.
+    /// True: receives were written.
     fn write_back_up_to(
         &mut self,
         queues: &Queues,
@@ -350,7 +350,7 @@ impl Completions {
         }
         while self.unseen_sent.first != sent {
             if self.write_back_sent(queues, tools, sent) {
-                // Who looked while the device was at it has gone to sleep without them.
+                // A thread that polled while the device held the claim has gone to sleep without them.
                 self.count_unreported(tools);
             }
         }
@@ -390,14 +390,14 @@ impl Completions {
             pages.sent(*number).claim.publish(claim);
         }
         if written < count {
-            // The program's side sees for itself what has become of its descriptors.
+            // The application's side finds out itself what has become of its descriptors.
             notify(queues);
         }
         true
     }
 }
 
-/// Puts a receive into the program's memory. True: it was written.
+/// Writes a receive. True: it was written, or the write failed.
 fn write_back_received(queues: &Queues, tools: &mut Tools, number: u32) -> bool {
     let slot = queues.pages().received(number);
     if slot.claim.state() != claim::OPEN {

@@ -14,7 +14,7 @@ use crate::tools::Tools;
 use crate::vi::Vi;
 use crate::vis::Vis;
 
-/// What one VI may send in one round.
+/// What a VI may send in one round.
 const ROUND_MESSAGES: u32 = 16;
 const ROUND_BYTES: usize = 256 << 10;
 
@@ -45,7 +45,7 @@ impl Connections {
         self.vis.add(vi)
     }
 
-    /// Looks at everything that is in shared memory but messages. True: there was something.
+    /// Polls all shared memory except the counts of messages. True: there was work.
     pub(crate) fn look(&mut self, clients: &Clients, events: &Events) -> bool {
         let mut worked = false;
         let mut place = 0;
@@ -59,7 +59,7 @@ impl Connections {
         worked | self.links.serve(&mut self.vis, clients, events)
     }
 
-    /// Sends what is on the queue of a VI.
+    /// Processes the send queue of a VI.
     #[inline(always)]
     fn pump(&mut self, id: usize) -> bool {
         match self.vis.get(id) {
@@ -70,7 +70,7 @@ impl Connections {
         }
     }
 
-    /// Before the device sleeps: finishes everything that does not wait for others, and returns until when it may sleep.
+    /// Before the device sleeps: finishes all that does not wait for others. Returns the time at which it must wake up.
     pub(crate) fn prepare_sleep(&mut self) -> u64 {
         self.vis.write_back_all();
         self.vis.report_orphans();
@@ -78,17 +78,17 @@ impl Connections {
         deadline.min(self.vis.orphans_due())
     }
 
-    /// Whether a doorbell has been rung, or a peer is done with what it was fetching.
+    /// Whether a doorbell has been rung, or a peer has finished fetching.
     pub(crate) fn have_work(&self) -> bool {
         self.vis.have_work()
     }
 
-    /// After a sleep every VI is looked at once.
+    /// After a sleep: makes all VIs hot whose doorbell has been rung.
     pub(crate) fn warm_all_rung(&mut self) {
         self.vis.warm_all_rung();
     }
 
-    /// Tells VIs whose peer's process has ended, and of whom the agent has not said how.
+    /// Ends connections whose peer's process has exited, if the agent has not reported how.
     pub(crate) fn report_orphans(&mut self) {
         self.vis.report_orphans();
     }
@@ -108,7 +108,7 @@ impl Connections {
         self.links.open(place, request, socket, events)
     }
 
-    /// The kernel has an error to tell of a link.
+    /// The kernel has reported an error on the socket of a link.
     pub(crate) fn check_interface(&mut self, link: usize, clients: &Clients) {
         self.links.check_interface(link, clients);
     }
@@ -123,7 +123,7 @@ impl Connections {
         }
     }
 
-    /// The program disconnects: what it has posted goes first, as far as it can at once.
+    /// The application disconnects: what it has posted is sent first, as far as that can happen at once.
     pub(crate) fn detach(&mut self, id: usize) {
         let Some(vi) = self.vis.get(id).filter(|vi| vi.is_attached()) else {
             return;
@@ -140,12 +140,12 @@ impl Connections {
         }
     }
 
-    /// Takes back what a VI has on offer. False: the peer is just fetching some of it.
+    /// Takes back the offers of a VI. False: the peer is fetching one.
     pub(crate) fn recall(&mut self, id: usize) -> bool {
         self.vis.recall(id)
     }
 
-    /// The program's side found an error of its own in what arrived.
+    /// The application's side found an error that the device cannot see.
     pub(crate) fn break_off(&mut self, id: usize, epoch: u32) {
         let Some(vi) = self.vis.get(id).filter(|vi| vi.has_connection(epoch)) else {
             return;
@@ -159,7 +159,8 @@ impl Connections {
         }
     }
 
-    /// The agent says that the peer on another host has gone. What has arrived still counts.
+    /// The agent reports that the peer on another host has exited or disconnected. Frames that have been received still
+    /// count.
     pub(crate) fn peer_gone(&mut self, id: usize, clients: &Clients, request: &Request) {
         if self
             .vis
@@ -171,7 +172,7 @@ impl Connections {
         }
     }
 
-    /// A process has ended, or has lost the device: `expelled`. Of one that has ended the agent says how.
+    /// A process has exited, or has lost the device (`expelled`). How it has exited, the agent reports.
     pub(crate) fn forget(&mut self, client: &Client, expelled: bool) {
         for id in client.vis() {
             self.part(id, expelled.then_some(Reason::Lost));
@@ -187,14 +188,14 @@ impl Connections {
         }
     }
 
-    /// The program destroys a VI.
+    /// The application destroys a VI.
     pub(crate) fn destroy(&mut self, id: usize) {
         self.detach(id);
         self.vis.remove(id);
     }
 
-    /// Takes a VI off its connection to another host, and tells the peer why. `None`: its process has gone, and the agent
-    /// says how.
+    /// Takes a VI off its connection to another host, and informs the peer of the reason. `None`: its process has
+    /// exited, and the agent informs the peer.
     fn part(&mut self, id: usize, reason: Option<Reason>) {
         if reason.is_some() {
             self.links.pump(&mut self.vis, id);

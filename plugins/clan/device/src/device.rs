@@ -1,4 +1,4 @@
-//! The loop: polls doorbells, sleeps when all are quiet, is woken by the first one after that.
+//! The loop: polls doorbells, sleeps when there is no work, and is woken by the next doorbell.
 
 mod requests;
 
@@ -19,12 +19,12 @@ use crate::page::Page;
 use crate::processor::Processor;
 use crate::tools::Tools;
 
-/// What a turn of the loop came to.
+/// Result of one turn of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The device goes on.
+    /// The device continues.
     On,
-    /// The agent has gone.
+    /// The agent has exited.
     Over,
 }
 
@@ -60,10 +60,10 @@ impl Device {
         Ok(device)
     }
 
-    /// Runs until the agent has gone.
+    /// Runs until the agent has exited.
     ///
     /// # Errors
-    /// The kernel's, on the device's own descriptors.
+    /// Errors of the kernel on the device's own file descriptors.
     pub fn run(&mut self) -> io::Result<()> {
         while self.turn()? == Turn::On {}
         Ok(())
@@ -88,7 +88,7 @@ impl Device {
         match self.pace.next(now, worked) {
             Next::Poll => std::hint::spin_loop(),
             Next::Yield => {
-                // No round lasts meanwhile: VipDeregisterMem need not wait for it.
+                // No round lasts meanwhile, so that VipDeregisterMem need not wait for it.
                 self.page.end_round();
                 self.pace.yield_processor(now);
                 self.page.begin_round();
@@ -112,7 +112,7 @@ impl Device {
         from > 0
     }
 
-    /// Waits for a doorbell that finds the device asleep, or for the kernel to tell something.
+    /// Sleeps until a doorbell is rung, which a packet reports, or the kernel reports an event.
     fn sleep(&mut self) -> io::Result<Turn> {
         let deadline = self.connections.prepare_sleep();
         self.page.announce_sleep();
@@ -128,7 +128,7 @@ impl Device {
         turn
     }
 
-    /// Asks the kernel what has happened on the sockets; with a time, waits for it.
+    /// Takes events of the sockets from the kernel; `until`: waits for one until this time.
     fn ask(&mut self, until: Option<u64>) -> io::Result<Turn> {
         self.page.end_round();
         let events = self.events.take(until);
@@ -144,7 +144,7 @@ impl Device {
                 Source::Messages(place) => self.attend(place),
             }
         }
-        // Last: a newcomer may get the place of a process whose end has just been told.
+        // Last: a new process may get the place of one whose end has just been reported.
         if called {
             Ok(self.meet())
         } else {
@@ -160,14 +160,14 @@ impl Device {
         }
     }
 
-    /// A process has gone, or is sent away.
+    /// A process has exited, or is expelled.
     fn forget(&mut self, place: usize, expelled: bool) {
         if let Some(client) = self.clients.remove(place) {
             self.connections.forget(&client, expelled);
         }
     }
 
-    /// Takes a packet of the agent: a new process, or the end.
+    /// Takes a packet of the agent: a new process, or the agent's end.
     fn meet(&mut self) -> Turn {
         let mut packet = [0; size_of::<Introduction>()];
         let (bytes, mut fds) = match channel::receive(self.agent.as_raw_fd(), &mut packet) {
@@ -178,7 +178,7 @@ impl Device {
         };
         let known = Introduction::read_from_bytes(&packet[..bytes]).ok();
         let newcomer = known.filter(|one| one.version == Introduction::VERSION);
-        // A process that is not let in finds its socket closed.
+        // A process that is not admitted finds its socket closed.
         if let (Some(newcomer), Some(socket)) = (newcomer, fds.pop()) {
             let _ = self.clients.admit(newcomer.pid, socket, &self.events);
         }

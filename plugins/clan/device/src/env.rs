@@ -206,6 +206,6 @@ impl<'a> Application for Owner<'a> {
 
     #[inline(always)]
     fn has_exited(&self) -> bool {
-        self.vi.queues().process().is_gone()
+        self.vi.queues().process().has_exited()
     }
 }

@@ -1,4 +1,4 @@
-//! What the device sleeps on: sockets, and an alarm to the nanosecond, where the kernel's waits count
+//! What the device sleeps on: sockets, and a timer with nanoseconds, while the timeout of `epoll_wait` is in
 //! milliseconds.
 
 use std::io;
@@ -6,29 +6,29 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use vipl_sys::clock;
 
-/// What the kernel calls the alarm and the agent among the events.
+/// Names of the timer and of the agent among the events.
 const TIMER: u64 = u64::MAX - 1;
 const AGENT: u64 = u64::MAX;
-/// Events that one look takes.
+/// Events that one call takes.
 const EVENTS: usize = 64;
 
-/// A time that does not come.
+/// No time limit.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// What something has happened on.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The agent's socket.
     Agent,
     /// The socket of the process in this place.
     Messages(usize),
-    /// The process in this place has ended.
+    /// The process in this place has exited.
     End(usize),
     /// The data socket of this link.
     Link(usize),
 }
 
-/// Kinds of sources with a number, in the lowest bits of their name.
+/// Kinds of sources with a number; a name is the number times this, plus the kind.
 const KINDS: u64 = 4;
 
 impl Source {
@@ -52,7 +52,7 @@ impl Source {
     }
 }
 
-/// Something has happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) source: Source,
@@ -84,7 +84,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Reports events of this descriptor from now on.
+    /// Reports events of this file descriptor from now on.
     pub(crate) fn listen(&self, fd: RawFd, source: Source) -> io::Result<()> {
         self.add(fd, source.name())
     }
@@ -105,7 +105,7 @@ impl Events {
         Ok(())
     }
 
-    /// Hears nothing any more of a descriptor that others may hold open.
+    /// Reports no more events of a file descriptor that other processes may hold open.
     pub(crate) fn unlisten(&self, fd: RawFd) {
         // SAFETY: valid descriptors.
         unsafe {
@@ -114,8 +114,7 @@ impl Events {
         }
     }
 
-    /// What has happened. `until`: waits for something until this time, in nanoseconds; [`NEVER`]: however long it
-    /// takes.
+    /// Takes events. `until`: waits for one until this time, in nanoseconds; [`NEVER`]: without a limit.
     pub(crate) fn take(&mut self, until: Option<u64>) -> io::Result<Vec<Event>> {
         if let Some(time) = until {
             self.timer.set(time);
@@ -149,7 +148,7 @@ impl Events {
     }
 }
 
-/// A timer on the monotonic clock; readable from the time that was set on.
+/// A timer on the monotonic clock, readable from the time that was set.
 struct Timer {
     fd: OwnedFd,
     time: u64,
@@ -175,7 +174,7 @@ impl Timer {
             return;
         }
         self.time = time;
-        // No time at all is what takes a timer back.
+        // 0 disarms a timer.
         let time = if time == NEVER { 0 } else { time.max(1) };
         let value = libc::itimerspec {
             it_interval: clock::timespec_at(0),

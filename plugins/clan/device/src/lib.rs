@@ -1,19 +1,19 @@
 //! The clan device: a VIA-aware NIC that runs in a process of its own.
 //!
-//! It does what the silicon of such a card does. Programs ring doorbells in pages that they share with it;
-//! it reads the descriptors there, checks every segment against the table of regions of the process, moves
-//! the data, writes the result into the descriptor with DONE last, and raises an interrupt only where
-//! somebody waits for one. One thread serves all processes of a user.
+//! It does the work of the silicon of such a card. Applications ring doorbells in pages that they share with it; it
+//! reads the descriptors there, checks every segment against the table of regions of the process, moves the data,
+//! writes the result into the descriptor with DONE last, and raises an interrupt only if a thread waits for one. One
+//! thread serves all processes of a user.
 //!
 //! ```text
 //!   doorbell ─▶ descriptor: read, check ─▶ engine: which VI, which receive ─▶ vm: data ─▶ complete ─▶ bell
 //! ```
 //!
-//! No process is trusted. Numbers from shared pages are bounded, addresses only ever lead into the memory
-//! of the process that gave them, and that memory is touched by the kernel's `process_vm` calls alone,
-//! which fail where a load would crash. A process that misbehaves loses its own connections.
+//! No process is trusted. Numbers from shared pages are bounded, addresses are used only in the memory of the process
+//! that gave them, and that memory is accessed only by the `process_vm` calls of the kernel, which fail where a load
+//! would crash. A process that makes a protocol error loses its own connections.
 //!
-//! | file | is |
+//! | file | contents |
 //! | --- | --- |
 //! | `device`, `device/requests` | the loop: polls doorbells, sleeps, is woken; what processes ask for |
 //! | `client`, `process` | a process, its socket and its VIs; its memory |

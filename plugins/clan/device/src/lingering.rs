@@ -1,4 +1,4 @@
-//! Connections that have ended on this side and not yet at the peer, and frames of no connection that lives.
+//! Connections that have ended on this side but not at the peer, and frames of no open connection.
 
 use vipl_netio::Header;
 use vipl_wire::{Closing, Transmit as _, VersionNegotiation};
@@ -6,23 +6,23 @@ use vipl_wire::{Closing, Transmit as _, VersionNegotiation};
 use crate::events::NEVER;
 use crate::outbox::{Line, Outbox};
 
-/// Lingering connections of a link; only a process that does not keep to the protocol has more.
+/// Most lingering connections of a link. Only a process that makes protocol errors has more.
 const LINGERING_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
 const VERSIONS_EVERY_NS: u64 = 1_000_000_000;
 
-/// A connection that has ended here and not yet at the peer.
+/// A connection that has ended on this side but not at the peer.
 struct One {
     closing: Closing,
     header: Header,
     mtu: usize,
 }
 
-/// All of them.
+/// The lingering connections of a link.
 #[derive(Default)]
 pub(crate) struct Lingering {
     list: Vec<One>,
-    /// When the next frame of another version is answered.
+    /// When the next frame of another version may be answered.
     versions_at: u64,
 }
 
@@ -37,7 +37,7 @@ impl Lingering {
         all.min().unwrap_or(NEVER)
     }
 
-    /// Takes over what is left of a connection.
+    /// Adds a connection that has ended on this side.
     pub(crate) fn add(&mut self, (closing, header, mtu): (Closing, Header, usize)) {
         if closing.is_done() {
             return;
@@ -52,7 +52,7 @@ impl Lingering {
         });
     }
 
-    /// Repeats what is due, and forgets what is done.
+    /// Repeats frames that are due, and removes connections that have ended.
     pub(crate) fn pump(&mut self, out: &mut Outbox, now: u64) {
         if self.list.is_empty() {
             return;
@@ -82,9 +82,9 @@ impl Lingering {
         known
     }
 
-    /// Answers a frame of no known connection, where that helps its sender.
+    /// Answers a frame of an unknown connection, if that helps its sender.
     pub(crate) fn answer(&mut self, payload: &[u8], mut line: Line<'_>, now: u64) {
-        // The peer repeats its last frames to a side that has forgotten the connection.
+        // The peer repeats its last frames to a side that does not know the connection any more.
         if Closing::answer_stray(payload, &mut line) {
             return;
         }
@@ -92,7 +92,7 @@ impl Lingering {
             VersionNegotiation::answer(payload).filter(|_| now >= self.versions_at)
         {
             self.versions_at = now + VERSIONS_EVERY_NS;
-            // A full link loses it: the next frame of that host gets another.
+            // A full link loses the answer; the next frame of that host causes another.
             if let Some(mut frame) = line.frame() {
                 frame.as_mut()[..VersionNegotiation::BYTES].copy_from_slice(&answer.emit());
                 line.transmit(frame, VersionNegotiation::BYTES);

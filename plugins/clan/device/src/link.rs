@@ -23,16 +23,16 @@ use crate::remote::Remote;
 use crate::vi::Vi;
 use crate::vis::Vis;
 
-/// Frames that one look at a link takes.
+/// Frames that one poll of a link takes.
 const POLL_FRAMES: usize = 64;
-/// Most frames of a link that wait for the messages of its process.
+/// Most frames that wait for messages of the process.
 const EARLY_MAX: usize = 256;
-/// How often the interface is asked whether it is still there.
+/// How often the interface is checked, in nanoseconds.
 const CHECK_EVERY_NS: u64 = 250_000_000;
 /// One of so many checks asks whether the interface is a port.
 const PORT_CHECK: u32 = 8;
 
-/// What a link is but for its receive ring.
+/// The link without its receive ring.
 struct Side {
     out: Outbox,
     endpoint: u16,
@@ -40,39 +40,39 @@ struct Side {
     mtu: usize,
     /// Connections by the number of their VI.
     remotes: Vec<Option<Box<Remote>>>,
-    /// Numbers of VIs with a connection over this link, or lately without.
+    /// Numbers of VIs with a connection over this link, or recently without.
     numbers: Vec<u32>,
-    /// A VI has been connected since the last look.
+    /// A VI has been connected since the last poll.
     attached: bool,
-    /// No connection wants to be looked after earlier, in nanoseconds.
+    /// The first deadline of the connections, in nanoseconds.
     soonest: u64,
-    /// A connection could not send all that it wanted.
+    /// A connection could not send all its frames.
     blocked: bool,
     lingering: Lingering,
     /// Processes that the VIs have connections with.
     peers: PeerProcesses,
-    /// The process has ended, and only lingering connections are left.
+    /// The process has exited, and only lingering connections are left.
     orphaned: bool,
 }
 
-/// A link.
+/// The link of a NIC handle.
 pub(crate) struct Link {
     receiver: Receiver,
     side: Side,
-    /// Place of its process; none: it has ended.
+    /// Place of its process; `None`: it has exited.
     client: Option<usize>,
-    /// The frame that is looked at: the process, which may map the ring, must not change it meanwhile.
+    /// A copy of the current frame: the process, which may map the ring, must not change it meanwhile.
     frame: Vec<u8>,
-    /// Frames of connections that were not known when they came, while the process had messages that was not read.
+    /// Frames of unknown connections, received while the process had messages that had not been read.
     early: Vec<Vec<u8>>,
-    /// Numbers of VIs that the frames of this round were for.
+    /// Numbers of the VIs that received frames in this round.
     touched: Vec<u32>,
-    /// When the interface is looked after again.
+    /// When the interface is checked again.
     check_at: u64,
     checks: u32,
-    /// `None`: the system gives no socket for it.
+    /// `None`: the kernel has no socket for it.
     asker: Option<Asker>,
-    /// The interface receives no more.
+    /// The interface does not receive any more.
     failed: bool,
 }
 
@@ -94,18 +94,18 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         now_ns: now_ns(),
         count_from: vipl_sys::wrap::start(0),
         shared_path: false,
-        // Raw Ethernet has none.
+        // Raw Ethernet has no seal.
         seal: None,
     }
 }
 
 impl Side {
-    /// What stands before frames to this address.
+    /// The header of frames to this address.
     fn header(&self, to: [u8; 6]) -> Header {
         Header::ethernet(to, self.address, ETHERTYPE)
     }
 
-    /// Calls the engine of a VI over this link. True: the connection goes on.
+    /// Calls the engine of a VI. False: the connection has ended.
     #[inline(always)]
     fn engage(
         &mut self,
@@ -122,8 +122,8 @@ impl Side {
             return false;
         };
         remote.engage(vi, tools, &mut self.out, now, call);
-        if vi.queues().process().is_gone() {
-            // The agent says what has become of it.
+        if vi.queues().process().has_exited() {
+            // The agent reports how it has exited.
             vi.halt();
             self.take(vis, number);
             return false;
@@ -147,15 +147,15 @@ impl Side {
         Some(remote)
     }
 
-    /// The connection has ended here.
+    /// The connection has ended on this side.
     fn retire(&mut self, vis: &mut Vis, number: u32, reason: Reason, now: u64) {
         if let Some(remote) = self.take(vis, number) {
             self.lingering.add(remote.close(reason, now, &mut self.out));
         }
     }
 
-    /// Gives a frame to the connection that it is for. False: its VI has no such connection. What is for no VI of this link is
-    /// done with.
+    /// Passes a frame to its connection. False: its VI has no such connection. A frame for no VI of this link is
+    /// dropped.
     #[inline(always)]
     fn take_frame(
         &mut self,
@@ -183,14 +183,14 @@ impl Side {
         known
     }
 
-    /// A frame of no connection that lives.
+    /// A frame of no open connection.
     #[cold]
     fn stray(&mut self, frame: &[u8], now: u64) {
         let Some((sender, payload)) = packet::split(frame) else {
             return;
         };
         let known = self.lingering.received(payload, &mut self.out, now);
-        // Another NIC handle may have the endpoint of one that has gone. A group has sent no frame.
+        // Another NIC handle may have the endpoint of one that has been closed. A group address sends no frames.
         if !known && !self.orphaned && sender[0] & 1 == 0 {
             let header = self.header(sender);
             let line = self.out.line(header, self.mtu, now);
@@ -198,7 +198,7 @@ impl Side {
         }
     }
 
-    /// Timers, and connections that could not send all that they wanted.
+    /// Runs expired timers, and connections that could not send all their frames.
     fn do_due(&mut self, vis: &mut Vis, now: u64) {
         self.soonest = NEVER;
         self.blocked = false;
@@ -219,7 +219,7 @@ impl Side {
         self.numbers = numbers;
     }
 
-    /// The VI of a connection is looked at in every round.
+    /// The VI of a connection becomes hot.
     fn warm(&self, vis: &mut Vis, number: u32) {
         if let Some(Some(remote)) = self.remotes.get(number as usize) {
             vis.warm(remote.id());
@@ -229,7 +229,7 @@ impl Side {
 
 impl Link {
     /// # Errors
-    /// What the process has sent is no data socket, or its interface has too small frames.
+    /// The process has sent no data socket, or its interface has too small frames.
     pub(crate) fn open(client: usize, request: &Request, socket: OwnedFd) -> io::Result<Link> {
         let mtu = request.mtu.min(FRAME_MAX) as usize;
         if mtu < MTU_MIN {
@@ -267,25 +267,25 @@ impl Link {
         self.side.out.socket()
     }
 
-    /// The process has ended.
+    /// The process has exited.
     pub(crate) fn forget_client(&mut self) {
         self.client = None;
         self.side.orphaned = true;
     }
 
-    /// Nobody needs the link any more.
+    /// Whether the link is not needed any more.
     pub(crate) fn is_over(&self) -> bool {
         self.client.is_none() && self.side.lingering.is_empty() && self.side.out.is_empty()
     }
 
-    /// The kernel takes its time to close a data socket, some ten milliseconds, and others would have to wait.
+    /// Closes the link in a thread: closing a data socket takes the kernel some ten milliseconds.
     pub(crate) fn close(self: Box<Self>) {
         let name = "vipl-close".to_owned();
         // Without a thread it is closed here.
         let _ = std::thread::Builder::new().name(name).spawn(|| drop(self));
     }
 
-    /// Connects a VI, which knows that it is. False: the link cannot carry the connection.
+    /// Connects a VI that is attached. False: the link cannot carry the connection.
     pub(crate) fn attach(&mut self, id: usize, vi: &Vi, request: &Request) -> bool {
         if (request.mtu as usize) < MTU_MIN {
             return false;
@@ -310,18 +310,19 @@ impl Link {
         true
     }
 
-    /// Gives the engine what has been posted. What it makes of that is sent by the round.
+    /// Passes to the engine what has been posted. Its frames are sent at the end of the round.
     pub(crate) fn pump(&mut self, vis: &mut Vis, number: u32) {
         let now = now_ns();
         self.side.engage(vis, number, now, |connection, env| {
             connection.posted(now, env);
-            // A connection that must not send now does not look at the doorbells. They have been seen all
-            // the same: it comes back to them by itself.
+            // A connection that must not send now does not read the doorbells, but returns to them by itself. They
+            // count as seen.
             env.sends_posted();
         });
     }
 
-    /// Takes a VI off its connection, and tells the peer why. `None`: its process has gone, and the agent says how.
+    /// Takes a VI off its connection, and informs the peer of the reason. `None`: its process has exited, and the agent
+    /// informs the peer.
     pub(crate) fn part(&mut self, vis: &mut Vis, number: u32, reason: Option<Reason>) {
         match reason {
             Some(reason) => self.side.retire(vis, number, reason, now_ns()),
@@ -329,7 +330,7 @@ impl Link {
         }
     }
 
-    /// The agent says that the peer has gone. What has arrived still counts.
+    /// The agent reports that the peer has exited or disconnected. Frames that have been received still count.
     pub(crate) fn peer_gone(
         &mut self,
         vis: &mut Vis,
@@ -349,10 +350,10 @@ impl Link {
         self.client
     }
 
-    /// Looks after the link, at the end of a round: receives, does what is due, sends. True: there was something.
+    /// Serves the link at the end of a round: receives, runs timers, sends. True: there was work.
     pub(crate) fn serve(&mut self, vis: &mut Vis, client: Option<&Client>) -> bool {
         let now = now_ns();
-        // What has arrived comes before the clock, however much it is.
+        // All frames that have been received are processed before timers expire.
         let most = match now >= self.side.soonest {
             true => RING_FRAMES,
             false => POLL_FRAMES,
@@ -372,7 +373,7 @@ impl Link {
         arrived || retry
     }
 
-    /// Takes frames out of the ring.
+    /// Receives frames from the ring.
     fn receive(&mut self, vis: &mut Vis, client: Option<&Client>, now: u64, most: usize) -> bool {
         let Link {
             receiver,
@@ -384,14 +385,15 @@ impl Link {
         } = self;
         let has_messages = || client.is_some_and(Client::has_messages);
         let attached = std::mem::take(&mut side.attached);
-        // True: the frame waits for its connection, which may be in the messages. What came before the frame is there by now.
+        // True: the frame waits for its connection, which the messages may bring. Earlier messages have been read by
+        // now.
         let mut take = |frame: &[u8]| {
             if side.take_frame(vis, touched, frame, now) {
                 return false;
             }
             let waits = has_messages();
             if !waits {
-                // Perhaps of the connection that the VI had before.
+                // It may belong to the VI's previous connection.
                 side.stray(frame, now);
             }
             waits
@@ -416,7 +418,7 @@ impl Link {
         found || received.frames + received.cut > 0
     }
 
-    /// The device is about to sleep: sends the acknowledgements that still wait for company, and returns until when it may.
+    /// The device is about to sleep: sends delayed acknowledgements, and returns the time at which it must wake up.
     pub(crate) fn flush(&mut self, vis: &mut Vis) -> u64 {
         let (now, side) = (now_ns(), &mut self.side);
         for place in 0..side.numbers.len() {
@@ -431,7 +433,7 @@ impl Link {
         self.deadline()
     }
 
-    /// When the link wants to be looked after, whatever comes, in nanoseconds.
+    /// When the link must be served at the latest, in nanoseconds.
     fn deadline(&self) -> u64 {
         let side = &self.side;
         let retry = if side.blocked || !side.out.is_empty() {
@@ -448,9 +450,9 @@ impl Link {
         side.soonest.min(closing).min(retry).min(check)
     }
 
-    /// Finds what has become of the interface, if it receives no more, and tells the process.
+    /// Checks whether the interface still receives, and reports to the process if not.
     pub(crate) fn check_interface(&mut self, client: Option<&Client>) {
-        // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
+        // Clears the socket's error, which would otherwise wake the device forever.
         packet::take_socket_error(self.socket());
         packet::drop_notices(self.socket());
         self.checks = (self.checks + 1) % PORT_CHECK;

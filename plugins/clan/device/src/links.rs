@@ -12,7 +12,7 @@ use crate::events::{Events, NEVER, Source};
 use crate::link::Link;
 use crate::vis::Vis;
 
-/// Links by a number that stays.
+/// Links by a number that does not change.
 #[derive(Default)]
 pub(crate) struct Links(Vec<Option<Box<Link>>>);
 
@@ -54,7 +54,7 @@ impl Links {
         Some((self.get_mut(vi.link()?)?, number))
     }
 
-    /// The VI is connected to one on another host.
+    /// Attaches a VI to one on another host.
     pub(crate) fn attach(
         &mut self,
         vis: &mut Vis,
@@ -75,7 +75,7 @@ impl Links {
         }
     }
 
-    /// Gives the engine of a VI what has been posted.
+    /// Passes to the engine of a VI what has been posted.
     pub(crate) fn pump(&mut self, vis: &mut Vis, id: usize) -> bool {
         let rung = vis.get(id).is_some_and(|vi| vi.is_rung());
         let Some((link, number)) = self.of_vi(vis, id).filter(|_| rung) else {
@@ -86,15 +86,15 @@ impl Links {
         true
     }
 
-    /// Takes a VI off its connection to another host, and tells the peer why. `None`: its process has gone,
-    /// and the agent says how.
+    /// Takes a VI off its connection to another host, and informs the peer of the reason. `None`: its process has
+    /// exited, and the agent informs the peer.
     pub(crate) fn part(&mut self, vis: &mut Vis, id: usize, reason: Option<Reason>) {
         if let Some((link, number)) = self.of_vi(vis, id) {
             link.part(vis, number, reason);
         }
     }
 
-    /// The agent says that the peer on another host has gone.
+    /// The agent reports that the peer has exited or disconnected.
     pub(crate) fn peer_gone(&mut self, vis: &mut Vis, clients: &Clients, id: usize, orderly: bool) {
         if let Some((link, number)) = self.of_vi(vis, id) {
             let client = client(link, clients);
@@ -102,7 +102,7 @@ impl Links {
         }
     }
 
-    /// Looks after all links, at the end of a round. True: there was something.
+    /// Serves all links at the end of a round. True: there was work.
     #[inline(always)]
     pub(crate) fn serve(&mut self, vis: &mut Vis, clients: &Clients, events: &Events) -> bool {
         let mut worked = false;
@@ -120,14 +120,14 @@ impl Links {
         worked
     }
 
-    /// The device is about to sleep: sends the acknowledgements that are owed, and returns until when it may.
+    /// The device is about to sleep: sends delayed acknowledgements, and returns the time at which it must wake up.
     pub(crate) fn flush(&mut self, vis: &mut Vis) -> u64 {
         let links = self.0.iter_mut().flatten();
         let deadlines = links.map(|link| link.flush(vis));
         deadlines.min().unwrap_or(NEVER)
     }
 
-    /// The kernel has an error to tell of a link.
+    /// The kernel has reported an error on the socket of a link.
     pub(crate) fn check_interface(&mut self, index: usize, clients: &Clients) {
         if let Some(link) = self.get_mut(index) {
             let client = client(link, clients);
@@ -135,7 +135,7 @@ impl Links {
         }
     }
 
-    /// The process of a link has ended.
+    /// The process of a link has exited.
     pub(crate) fn forget_client(&mut self, index: usize) {
         if let Some(link) = self.get_mut(index) {
             link.forget_client();

@@ -1,5 +1,5 @@
-//! `vipl-clan`: the clan device. The Kernel Agent starts it with a socket as standard input, on which it
-//! announces processes; when that socket ends, so does the device.
+//! `vipl-clan`: the clan device. The Kernel Agent starts it with a socket as standard input, on which it announces
+//! processes; when that socket ends, the device exits.
 
 use std::io::Write as _;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use vipl_sys::thread::ask_for_short_turns;
 
-/// A program may be bound to one processor, and the agent that it started with it: the device is not its
-/// own.
+/// Leaves the processor to which an application, and thus the agent that it started, may be bound.
 fn leave_processor() {
     // SAFETY: a set of processors is plain bits.
     unsafe {
@@ -26,7 +25,8 @@ fn main() -> ExitCode {
     // SAFETY: system calls without pointers to anything but a valid structure. Descriptor 0 is ours alone:
     // nothing else in this program uses the standard input.
     let agent = unsafe {
-        // Of the system's agent it runs in the job of a service: its user must not make it run other code there.
+        // Under the system's agent the device runs in the job of a service: its user must not be able to make it run
+        // other code.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::setsid();
         let mut limit: libc::rlimit = std::mem::zeroed();
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match vipl_clan_device::Device::new(agent).and_then(|mut device| device.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not by `eprintln`, which panics if nobody reads it.
+            // Not `eprintln`, which panics if the standard error cannot be written.
             let why = error.to_string();
             let _ = writeln!(
                 std::io::stderr(),

@@ -5,18 +5,18 @@ use std::os::fd::{OwnedFd, RawFd};
 use vipl_netio::{BURST, Frame, Header, Socket, WAITING_MAX, packet};
 use vipl_wire::Transmit;
 
-/// What one call of the engine may send: others have their turn, too.
+/// Frames that one call of the engine may send, so that other connections have their turn.
 const TURN_FRAMES: u32 = 64;
-/// When a kernel that had no room is asked again, in nanoseconds.
+/// How long to wait when the kernel has no room, in nanoseconds.
 const RETRY_NS: u64 = 50_000;
 
 /// The transmit side of a link.
 pub(crate) struct Outbox {
     socket: Socket,
     frames: vipl_netio::Outbox,
-    /// Before this time the kernel is not asked, in nanoseconds.
+    /// Nothing is sent before this time, in nanoseconds.
     retry_at: u64,
-    /// What is left of [`TURN_FRAMES`].
+    /// Frames that the current call may still send.
     left: u32,
 }
 
@@ -38,12 +38,12 @@ impl Outbox {
         self.frames.is_empty()
     }
 
-    /// When the kernel may be asked again.
+    /// When to try again after the kernel had no room.
     pub(crate) fn retry_at(&self) -> u64 {
         self.retry_at
     }
 
-    /// A line for one call of the engine: frames of `mtu` bytes with this Ethernet header.
+    /// The frames of one call of the engine, of up to `mtu` bytes behind this header.
     pub(crate) fn line(&mut self, header: Header, mtu: usize, now: u64) -> Line<'_> {
         self.left = TURN_FRAMES;
         Line {
@@ -54,8 +54,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits, unless the kernel had no room a moment ago. A frame that cannot be sent is lost, as
-    /// on a cut cable.
+    /// Sends the queue, unless the kernel had no room a moment ago. A frame that cannot be sent is lost, as on a cut
+    /// cable.
     pub(crate) fn send(&mut self, now: u64) {
         if now >= self.retry_at && !self.frames.send(&self.socket, |_| {}) {
             self.retry_at = now + RETRY_NS;
@@ -63,7 +63,7 @@ impl Outbox {
     }
 }
 
-/// Where the frames of a connection go, during one call of the engine.
+/// The frames of a connection during one call of the engine.
 pub(crate) struct Line<'a> {
     out: &'a mut Outbox,
     header: Header,

@@ -4,9 +4,9 @@ use vipl_sys::clock::now_ns;
 
 use crate::sharing::Sharing;
 
-/// How often a device at work asks the kernel for events, in nanoseconds.
+/// How often a polling device asks the kernel for events, in nanoseconds.
 const ASK_NS: u64 = 1_000_000;
-/// How long a device on few processors polls, in nanoseconds.
+/// How long the device polls beside a thread that computes, in nanoseconds.
 const CROWDED_NS: u64 = 10_000;
 /// Longest time that a process may make the device poll, in microseconds.
 const SPIN_US_MAX: u32 = 10_000;
@@ -15,7 +15,7 @@ const SPIN_US_MAX: u32 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Poll,
-    /// Let a program run that polls on the same processor.
+    /// Let an application run that polls on the same processor.
     Yield,
     /// Ask the kernel for events.
     Ask,
@@ -24,11 +24,11 @@ pub(crate) enum Next {
 
 /// The device's use of its processor.
 pub(crate) struct Pace {
-    /// How long the device polls when nothing happens, in nanoseconds.
+    /// How long the device polls without finding work, in nanoseconds.
     spin_ns: u64,
     last_work: u64,
     last_ask: u64,
-    /// `None`: there are processors enough for applications and the device.
+    /// `None`: there are enough processors for applications and the device.
     sharing: Option<Sharing>,
 }
 
@@ -43,12 +43,12 @@ impl Pace {
         }
     }
 
-    /// A process wants the device to poll for so many microseconds.
+    /// A process asks the device to poll for so long, in microseconds.
     pub(crate) fn ask_to_poll(&mut self, us: u32) {
         self.spin_ns = self.spin_ns.max(u64::from(us.min(SPIN_US_MAX)) * 1000);
     }
 
-    /// After a round that began at this time, and in which there was work or not.
+    /// Decides after a round, which began at this time.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: u64, worked: bool) -> Next {
         if worked {
@@ -66,8 +66,8 @@ impl Pace {
         }
     }
 
-    /// How long the device looks for work without finding any, in nanoseconds. Where it would keep a thread that
-    /// computes from its processor it does not: being woken costs less.
+    /// How long the device polls without finding work, in nanoseconds. It polls for a shorter time where it would keep
+    /// a thread that computes from its processor: being woken costs less.
     fn patience(&self, now: u64) -> u64 {
         match &self.sharing {
             Some(sharing) if !sharing.may_yield(now) => self.spin_ns.min(CROWDED_NS),

@@ -16,7 +16,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// # Errors
-    /// The kernel has no shared memory for it, or is older than 5.3.
+    /// The kernel has no memory for it, or is older than 5.3.
     pub(crate) fn new() -> io::Result<Page> {
         let memory = create_for_readers(c"vipl-clan", DEVICE_BYTES)?;
         let mapping = Mapping::open(memory.as_raw_fd(), DEVICE_BYTES, true)?;
@@ -33,7 +33,7 @@ impl Page {
         unsafe { &*self.mapping.base().cast::<DevicePage>() }
     }
 
-    /// Another descriptor of the page, which can be mapped for reading only.
+    /// Another file descriptor of the page, which can be mapped for reading only.
     pub(crate) fn for_readers(&self) -> io::Result<OwnedFd> {
         self.memory.try_clone()
     }
@@ -56,7 +56,7 @@ impl Page {
         round.store(next, Ordering::Release);
     }
 
-    /// Announces that the device is about to sleep; it has to look at all doorbells once more after this.
+    /// Announces that the device is about to sleep. It must poll all doorbells once more afterwards.
     pub(crate) fn announce_sleep(&self) {
         let page = self.words();
         page.asleep.fetch_add(1, Ordering::SeqCst);

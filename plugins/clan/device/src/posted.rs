@@ -1,10 +1,10 @@
-//! How far the doorbells of a VI with a peer on another host have been rung.
+//! Doorbells of a VI with a peer on another host that have been seen.
 
 use std::cell::Cell;
 
 use vipl_clan_proto::vi::{RING, ViPages};
 
-/// How far the doorbells of a VI have been seen to be rung.
+/// Numbers up to which the doorbells of a VI have been seen.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
     sends: Cell<u32>,
@@ -18,7 +18,7 @@ impl Posted {
         self.receives.set(receives);
     }
 
-    /// Number behind the last send doorbell that has been rung.
+    /// Number after that of the last send doorbell that has been rung.
     #[inline(always)]
     pub(crate) fn poll_sends(&self, pages: &ViPages, completed: u32) -> u32 {
         advance(&self.sends, completed, |number| pages.is_send_rung(number))
@@ -38,7 +38,7 @@ impl Posted {
     }
 }
 
-/// Goes on over doorbells that have been rung; not over more than there can be, whatever the process says.
+/// Advances over doorbells that have been rung, over at most as many as the ring has.
 #[inline(always)]
 fn advance(cursor: &Cell<u32>, completed: u32, rung: impl Fn(u32) -> bool) -> u32 {
     let mut number = cursor.get();

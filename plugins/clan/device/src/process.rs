@@ -1,4 +1,4 @@
-//! The memory of other processes, touched by the kernel on the device's behalf.
+//! The memory of other processes, accessed by the kernel for the device.
 
 use std::cell::Cell;
 use std::io;
@@ -15,20 +15,20 @@ use vipl_sys::shm::Mapping;
 
 pub(crate) use vipl_sys::process_vm::piece;
 
-/// The memory is not there, or may not be touched so.
+/// The memory is not mapped, or the access is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault;
 
-/// A process, as far as moving data is concerned.
+/// A process and its memory.
 pub(crate) struct Process {
-    /// The thread by which its memory is reached; not the first one where that has ended.
+    /// The thread through which its memory is accessed; not the first one if that has exited.
     thread: Cell<i32>,
-    /// No thread of it has a memory any more: it has ended.
+    /// No thread of it has memory any more: it has exited.
     gone: Cell<bool>,
     pid: i32,
-    /// The bits of its addresses.
+    /// Mask of its addresses.
     address_bits: u64,
-    /// Its number means the same process to others of which this is true.
+    /// Whether its PID names the same process to all others for which this is true.
     is_named: bool,
     nic: Mapping,
     /// The device's end of the socket of interrupts.
@@ -59,7 +59,7 @@ fn local_mut(into: &mut [u8]) -> libc::iovec {
     }
 }
 
-/// Adds the pieces of `bytes` bytes that begin `offset` bytes into the segments.
+/// Appends the pieces of memory that hold `bytes` bytes, from `offset` of the segments on.
 pub(crate) fn pieces(list: &mut Vec<libc::iovec>, segments: &[Segment], offset: u32, bytes: usize) {
     let (mut skip, mut left) = (offset as usize, bytes);
     for segment in segments {
@@ -80,7 +80,7 @@ pub(crate) fn pieces(list: &mut Vec<libc::iovec>, segments: &[Segment], offset: 
 
 impl Process {
     /// # Errors
-    /// The device may not touch the process's memory: `probe` is an address in it and what stands there.
+    /// `PermissionDenied`: the device may not access the process's memory. `probe` is an address in it and its value.
     pub(crate) fn new(
         pid: i32,
         nic: Mapping,
@@ -110,30 +110,30 @@ impl Process {
         unsafe { &*self.nic.base().cast::<NicPage>() }
     }
 
-    /// Its number means the same process to others of which this is true.
+    /// Whether its PID names the same process to all others for which this is true.
     pub(crate) fn is_named(&self) -> bool {
         self.is_named
     }
 
-    /// Wakes the thread of the process that waits for interrupts. A process with no room for one has an interrupt that it
-    /// has not looked at.
+    /// Wakes the thread of the process that waits for interrupts. If the socket is full, the thread has an interrupt
+    /// that it has not taken.
     pub(crate) fn interrupt(&self) {
         let _ = channel::send(self.interrupts.as_raw_fd(), &[0], &[]);
     }
 
-    /// Reports what has become of its interface, one of [`failed`](vipl_clan_proto::nic::failed).
+    /// Reports why the interface has failed, one of [`failed`](vipl_clan_proto::nic::failed).
     pub(crate) fn report_interface(&self, why: u32) {
         self.nic().failed.store(why, Ordering::Release);
         self.interrupt();
     }
 
-    /// A thread by which its memory is reached.
+    /// A thread through which its memory is accessed.
     pub(crate) fn thread(&self) -> i32 {
         self.thread.get()
     }
 
-    /// A segment in its memory. A program of 32 bits may have stored half of the address and left anything in the other
-    /// half (spec §2.4).
+    /// A segment with an address as the process uses it. A process of 32 bits may have stored only half of the address
+    /// (spec §2.4).
     pub(crate) fn own(&self, segment: Segment) -> Segment {
         Segment {
             address: segment.address & self.address_bits,
@@ -157,8 +157,7 @@ impl Process {
         Err(Fault)
     }
 
-    /// Writes the remote pieces in their order; gives how many bytes the kernel says it has written, which
-    /// is less where memory is missing.
+    /// Writes the remote pieces in order; returns the number of bytes written, which is less if memory is missing.
     pub(crate) fn write(&self, from: &[u8], remote: &[libc::iovec]) -> usize {
         if from.is_empty() {
             return 0;
@@ -166,8 +165,8 @@ impl Process {
         self.transfer(Way::Write, local(from), remote)
     }
 
-    /// Whether the last fault was the end of the process.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// Whether the process has exited, as the last fault showed.
+    pub(crate) fn has_exited(&self) -> bool {
         self.gone.get()
     }
 
@@ -181,7 +180,7 @@ impl Process {
             if error != Some(libc::ESRCH) {
                 return 0;
             }
-            // A thread that is found may end at once, when all of them are being ended.
+            // A thread that is found may exit at once, when all of them do.
             if !self.find_thread() {
                 self.gone.set(true);
                 return 0;
@@ -189,11 +188,11 @@ impl Process {
         }
     }
 
-    /// The first thread of the process may end before the others: memory is reached through any of them.
+    /// Finds a thread through which memory can be accessed: the first one may exit before the others.
     #[cold]
     fn find_thread(&self) -> bool {
         let found = find_thread(self.pid, |thread| {
-            // A read of nothing tells whether the thread has a memory.
+            // A read of no valid address shows whether the thread has memory.
             let mut byte = [0u8];
             // SAFETY: one byte of ours.
             let done = unsafe { copy(thread, Way::Read, &[local_mut(&mut byte)], &[piece(0, 1)]) };

@@ -1,33 +1,33 @@
-//! On which processor the device runs. A NIC leaves the processor to the program; the kernel, which wakes a
-//! process where it was called from, would rather have them take turns on one and leave another idle.
+//! The processor on which the device runs. A NIC leaves the processor to the application. The kernel wakes a process
+//! near its caller, so that both would share one processor while another one is idle.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Calls in a row from one processor after which the device goes elsewhere. Peers that wake it by turns
-/// are not worth a move each.
+/// Wake-ups in a row from one processor after which the device moves to another one. Peers that wake it alternately do
+/// not cause a move each.
 const CALLS: u32 = 8;
 
-/// A device that has waited so long for its processor, and for this part of the time, goes where it may, in
-/// nanoseconds: threads that compute are on the processor that was left to it.
+/// A device that has waited for its processor for so long, and for this share of the time, may run anywhere again, in
+/// nanoseconds: threads that compute run on the remaining processors.
 const WAITED_NS: u64 = 2_000_000;
 const WAITED_PART: u64 = 4;
-/// How long it leaves no processor after that, in nanoseconds.
+/// How long it may run anywhere after that, in nanoseconds.
 const FREE_NS: u64 = 1_000_000_000;
 
-/// The processors on which the device may run, and the one that it leaves to a program.
+/// The processors on which the device may run, and the one that it leaves to an application.
 pub(crate) struct Processor {
     usable: libc::cpu_set_t,
     avoided: Option<usize>,
     caller: usize,
-    /// Calls in a row from there.
+    /// Wake-ups in a row from there.
     calls: u32,
-    /// What the kernel says of the time in its run queues.
+    /// The kernel's statistics of the time in run queues.
     schedstat: Option<File>,
-    /// How long the device had waited when that was read, and when it was, in nanoseconds.
+    /// How long the device had waited when that was last read, and the time of reading, in nanoseconds.
     waited: u64,
     read_at: u64,
-    /// No processor is left before this time.
+    /// The device leaves no processor before this time.
     free_until: u64,
 }
 
@@ -45,7 +45,7 @@ impl Processor {
         }
     }
 
-    /// A program that runs on this processor, as it says, has woken the device.
+    /// An application has woken the device and states that it runs on this processor.
     pub(crate) fn called_from(&mut self, cpu: usize, now: u64) {
         if cpu >= libc::CPU_SETSIZE as usize {
             return;
@@ -66,7 +66,7 @@ impl Processor {
         }
     }
 
-    /// Ends the restriction to other processors when they are taken. Called every millisecond or so.
+    /// Ends the restriction to the other processors if they are busy. Called about every millisecond.
     pub(crate) fn relieve(&mut self, now: u64) {
         if self.avoided.is_none() {
             return;
@@ -93,7 +93,7 @@ impl Processor {
     }
 
     fn avoid(&mut self, cpu: usize) {
-        // Somebody else may have said meanwhile where the device shall run.
+        // The user may have changed the device's processors meanwhile.
         self.usable = allowed();
         let mut others = self.usable;
         // SAFETY: the number is below CPU_SETSIZE.
@@ -107,7 +107,7 @@ impl Processor {
     }
 }
 
-/// Where the device may run; an empty set if that cannot be told, and it stays where it is.
+/// The processors of the device; an empty set if they are unknown, and then it is not moved.
 fn allowed() -> libc::cpu_set_t {
     // SAFETY: all zero is an empty set, and as large as it says.
     unsafe {
@@ -148,7 +148,7 @@ mod tests {
             return;
         }
         let mut processor = Processor::new();
-        // The file tells of the main thread; this is another one.
+        // The file is that of the main thread; this is another one.
         processor.schedstat = File::open("/proc/thread-self/schedstat").ok();
         for _ in 0..CALLS {
             processor.called_from(cpus[0], 1);

@@ -1,6 +1,7 @@
 //! From doorbells to checked descriptors (spec §5.7).
 //!
-//! What the doorbell carries is used as it is; the rest is fetched from the program's memory, once.
+//! The contents of a doorbell are used as they are; the rest of a descriptor is loaded from the application's memory,
+//! once.
 
 use std::rc::Rc;
 
@@ -16,10 +17,10 @@ use vipl_sys::shm::Mapping;
 use crate::process::{Fault, Process, piece};
 use crate::tools::Tools;
 
-/// Segments of one descriptor: with what a completion adds, not more than the kernel takes in one call.
+/// Most segments of a descriptor: with those that a completion adds, not more than the kernel takes in one call.
 const SEGMENTS_MAX: u16 = 1000;
 
-/// What the VI is to its connection.
+/// Terms of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
     pub(crate) epoch: u32,
@@ -45,8 +46,8 @@ impl Terms {
         self.reliability == VIP_SERVICE_RELIABLE_RECEPTION
     }
 
-    /// Whether a small message may come with its completion: under Reliable Reception it is in the posted
-    /// buffers before the send completes.
+    /// Whether a small message may come with its completion. Under Reliable Reception it must be in the posted buffers
+    /// before the send completes.
     pub(crate) fn takes_inline(&self) -> bool {
         self.has(flag::INLINE) && !self.waits_for_reception()
     }
@@ -61,7 +62,7 @@ pub(crate) struct Queues {
     _memory: Mapping,
 }
 
-/// Where the data of the descriptor that was read last is.
+/// Where the data of the descriptor is that was loaded last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     /// In [`Tools::bounce`]: it came with the doorbell.
@@ -75,7 +76,7 @@ pub(crate) enum Data {
 /// A send-queue descriptor that has passed all checks of its own side.
 pub(crate) type Outgoing = vipl_rules::posted::Outgoing<Data>;
 
-/// A receive descriptor without fault; its segments are in [`Tools::into`].
+/// A receive descriptor that has passed all checks; its segments are in [`Tools::into`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) descriptor: u64,
@@ -83,7 +84,7 @@ pub(crate) struct Incoming {
     pub(crate) capacity: u64,
 }
 
-/// Bytes of a descriptor that lie in one line, whatever its length.
+/// Bytes of a descriptor in one cache line.
 const LINE: usize = 64;
 const CONTROL: usize = 32;
 const SEGMENT: usize = 16;
@@ -108,7 +109,7 @@ fn segment(bytes: &[u8]) -> Segment {
     }
 }
 
-/// Reads a descriptor and its segments, as many as `most` at most, from the program's memory.
+/// Loads a descriptor and up to `most` segments from the application's memory.
 fn fetch(
     process: &Process,
     address: u64,
@@ -165,7 +166,7 @@ impl Queues {
         };
     }
 
-    /// For the rest of this connection the device moves everything.
+    /// For the rest of this connection the device moves all data.
     pub(crate) fn stop_fetches(&mut self) {
         self.terms.flags &= !flag::FETCHES;
     }
@@ -197,15 +198,14 @@ impl Queues {
         }
     }
 
-    /// Whether a descriptor may be written, as far as its own region matters.
+    /// Whether a descriptor may be written, as far as its own region is concerned.
     pub(crate) fn may_write(&self, descriptor: u64, memory: u32) -> bool {
         let (table, tag) = (self.process.table(), self.terms.ptag);
         !self.terms.has(flag::CHECK_DESCRIPTOR)
             || table.is_local(memory, descriptor, CONTROL as u64, tag)
     }
 
-    /// The send-queue descriptor with this number, which has been rung. The error is a status: one error bit
-    /// and the operation bits.
+    /// Loads and checks the send-queue descriptor with this number, which has been rung for.
     pub(crate) fn outgoing(&self, number: u32, tools: &mut Tools) -> Result<Outgoing, u32> {
         let line = self.pages.send_doorbell(number);
         tools.out.clear();
@@ -283,9 +283,8 @@ impl Queues {
         }
     }
 
-    /// The receive descriptor that a message wants. The error is one error bit, without operation bits;
-    /// the segments are checked as far as a `message` of this length goes, or whole if the process wants that,
-    /// and not at all where there is no data.
+    /// Loads and checks a receive descriptor. Segments are checked as far as a `message` of this length needs them, or
+    /// all of them if the process wants that, or none without data.
     pub(crate) fn incoming(
         &self,
         line: &ReceiveLine,
@@ -326,8 +325,8 @@ impl Queues {
         })
     }
 
-    /// Whether a peer may use this whole range of the process's memory by RDMA, as `enable` of the VI and `flag` of the
-    /// region say. A range of no bytes is not checked (spec §5.6).
+    /// Whether a peer may access this whole range of the process's memory by RDMA, according to `enable` of the VI and
+    /// `flag` of the region. A range of no bytes is not checked (spec §5.6).
     pub(crate) fn permits(&self, range: &Segment, enable: u16, flag: u32) -> bool {
         let (table, length) = (self.process.table(), u64::from(range.length));
         let (handle, address, tag) = (range.handle, range.address, self.terms.ptag);

@@ -63,7 +63,7 @@ impl Remote {
         call(&mut self.connection, &mut env);
     }
 
-    /// Ends the connection. What is left to tell the peer needs no VI.
+    /// Ends the connection. The remaining frames to the peer need no VI.
     pub(crate) fn close(
         self,
         reason: Reason,

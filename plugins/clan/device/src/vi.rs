@@ -17,9 +17,9 @@ use crate::tools::Tools;
 
 pub(crate) use pair::{OFFERS_MAX, Pair};
 
-/// How long the agent has to say how a process has ended, in nanoseconds.
+/// How long the agent may take to report how a process has exited, in nanoseconds.
 const ORPHANED_NS: u64 = 2_000_000_000;
-/// Rounds without work after which a VI is looked at less often.
+/// Rounds without work after which a VI is not hot any more.
 const COOL: u32 = 4096;
 
 /// One VI.
@@ -27,25 +27,25 @@ pub(crate) struct Vi {
     queues: Queues,
     completions: Completions,
     attached: bool,
-    /// The connection has ended, or the peer has gone without a word: nothing is processed.
+    /// The connection has ended, or a process has exited: nothing is processed.
     halted: bool,
     peer: Option<usize>,
-    /// When it is told that the peer's process has ended, unless the agent has said so before, in nanoseconds; 0: it has
-    /// not ended.
+    /// When the connection ends because the peer's process has exited, unless the agent reports earlier, in
+    /// nanoseconds; 0: it has not exited.
     orphaned: u64,
-    /// The link that leads to the peer, if it is on another host.
+    /// The link to the peer, if it is on another host.
     link: Option<usize>,
-    /// Doorbells that have been seen, if it is.
+    /// Doorbells that have been seen, for such a peer.
     posted: Posted,
     /// Bytes of the send at the head that have been moved, and its length.
     moved: (u32, u32),
     /// Sends at the head that the peer may fetch.
     offered: u32,
-    /// The send behind them waits for them.
+    /// The next send waits for them.
     held: bool,
     /// When the first of them came to the head, in nanoseconds.
     offered_at: u64,
-    /// Messages that are not offered to this VI, since its program did not look.
+    /// Messages to this VI that are not offered, because its application has not polled.
     unattended: u32,
     /// Rounds without work.
     quiet: u32,
@@ -88,7 +88,7 @@ impl Vi {
         self.quiet = 0;
     }
 
-    /// Takes the VI off its connection; returns the peer on this host, if it has one.
+    /// Takes the VI off its connection; returns the peer on this host, if there is one.
     pub(crate) fn detach(&mut self, tools: &mut Tools) -> Option<usize> {
         self.write_back_all(tools);
         self.attached = false;
@@ -107,7 +107,7 @@ impl Vi {
         self.completions.sends()
     }
 
-    /// The same of receives.
+    /// The same for receives.
     #[inline(always)]
     pub(crate) fn receives(&self) -> u32 {
         self.completions.receives()
@@ -130,7 +130,7 @@ impl Vi {
         self.peer = peer;
     }
 
-    /// The link that leads to the peer, if it is on another host.
+    /// The link to the peer, if it is on another host.
     #[inline(always)]
     pub(crate) fn link(&self) -> Option<usize> {
         self.link
@@ -140,7 +140,7 @@ impl Vi {
         self.link = link;
     }
 
-    /// Number behind the last doorbell of a queue that has been rung, for a peer on another host.
+    /// Number after that of the last doorbell of a queue that has been rung, for a peer on another host.
     #[inline(always)]
     pub(crate) fn posted(&self, queue: Queue) -> u32 {
         let pages = self.queues.pages();
@@ -150,12 +150,12 @@ impl Vi {
         }
     }
 
-    /// Nothing is processed until the agent says what has become of a process.
+    /// Nothing is processed until the agent reports how a process has exited.
     pub(crate) fn halt(&mut self) {
         self.halted = true;
     }
 
-    /// The peer's process has ended. The agent says how, as long as it does.
+    /// The peer's process has exited. The agent is expected to report how.
     pub(crate) fn orphan(&mut self, tools: &mut Tools) {
         if self.attached && !self.halted {
             self.orphaned = tools.now + ORPHANED_NS;
@@ -163,8 +163,7 @@ impl Vi {
         }
     }
 
-    /// Ends the connection if the agent has not said in time how the peer's process has ended. `reason`: what is
-    /// told then.
+    /// Ends the connection, for this reason, if the agent has not reported in time how the peer's process has exited.
     pub(crate) fn check_orphaned(&mut self, tools: &mut Tools, reason: u32) {
         if !self.attached || self.orphaned == 0 {
             return;
@@ -182,7 +181,7 @@ impl Vi {
         self.sends().wrapping_add(self.offered)
     }
 
-    /// Whether a send doorbell has been rung that can be processed.
+    /// Whether a send doorbell has been rung that can be processed now.
     #[inline(always)]
     pub(crate) fn is_rung(&self) -> bool {
         if self.halted {
@@ -206,7 +205,7 @@ impl Vi {
         self.offered > 0
     }
 
-    /// Whether the program's side is just fetching the message that comes next.
+    /// Whether the application's side is fetching the next message.
     pub(crate) fn is_fetching(&self) -> bool {
         let slot = self.queues.pages().received(self.receives());
         slot.claim.state() == claim::FETCHING
@@ -226,12 +225,12 @@ impl Vi {
         completions.receive(queues, tools, outcome, small);
     }
 
-    /// Tells the program of something on a connection that lives on.
+    /// Reports an event that does not end the connection.
     pub(crate) fn raise(&mut self, tools: &Tools, event: usize) {
         self.completions.raise(&self.queues, tools, event);
     }
 
-    /// Ends the connection: nothing of this VI is processed any more. The first reason counts.
+    /// Ends the connection; the first reason counts. Nothing of this VI is processed afterwards.
     pub(crate) fn die(&mut self, tools: &mut Tools, reason: u32) {
         if !self.halted {
             self.halted = true;
@@ -239,12 +238,12 @@ impl Vi {
         }
     }
 
-    /// Puts completions that wait into the program's memory, all of them.
+    /// Writes all open completions into the application's memory.
     pub(crate) fn write_back_all(&mut self, tools: &mut Tools) {
         self.completions.write_back_all(&self.queues, tools);
     }
 
-    /// From now on this VI is looked at in every round. True: it was not before.
+    /// Makes the VI hot. True: it was not.
     pub(crate) fn warm(&mut self) -> bool {
         self.quiet = 0;
         !std::mem::replace(&mut self.hot, true)
@@ -254,7 +253,7 @@ impl Vi {
         self.hot
     }
 
-    /// The end of a round: puts completions into the program's memory that are due. False: the VI is not hot any more.
+    /// The end of a round: writes completions that are due. False: the VI is not hot any more.
     pub(crate) fn end_round(&mut self, tools: &mut Tools) -> bool {
         if self.completions.is_due(tools.now) {
             let more = self.has_work();

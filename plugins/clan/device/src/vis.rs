@@ -1,7 +1,7 @@
 //! The VIs of the device, and their connections within this host.
 //!
-//! The two sides of a connection are joined by their key, which nobody else knows, in whatever order they
-//! come. Until both are there, sends wait.
+//! The two sides of a connection attach in any order and are matched by the connection's secret key. Until both have,
+//! sends wait.
 
 use std::collections::HashMap;
 
@@ -12,21 +12,21 @@ use crate::events::NEVER;
 use crate::tools::{CHUNK, Tools};
 use crate::vi::{OFFERS_MAX, Pair, Vi};
 
-/// Cold VIs that are looked at in one round.
+/// Cold VIs that are polled in one round. Hot ones are polled in each.
 const COLD_POLLS: usize = 8;
 /// What a VI that disconnects may still send.
 const LAST_MESSAGES: u32 = 128;
 const LAST_BYTES: usize = OFFERS_MAX as usize * CHUNK + (1 << 20);
 
-/// VIs by a number that stays.
+/// VIs by a number that does not change.
 pub(crate) struct Vis {
     list: Vec<Option<Vi>>,
     free: Vec<usize>,
     /// Sides of connections that wait for their peer: which side, and whose.
     keys: HashMap<u64, (u32, usize)>,
-    /// VIs that were active lately.
+    /// VIs that were active recently.
     hot: Vec<usize>,
-    /// The last cold one that was looked at.
+    /// The last cold one that was polled.
     cold: usize,
     tools: Tools,
 }
@@ -63,7 +63,7 @@ impl Vis {
         self.list.get(id)?.as_ref()
     }
 
-    /// A VI, and what it needs to do something.
+    /// A VI, and the tools for it.
     #[inline(always)]
     pub(crate) fn at_work(&mut self, id: usize) -> Option<(&mut Vi, &mut Tools)> {
         Some((self.list.get_mut(id)?.as_mut()?, &mut self.tools))
@@ -85,7 +85,7 @@ impl Vis {
         self.tools.now = now;
     }
 
-    /// From now on this VI is looked at in every round.
+    /// Makes a VI hot.
     pub(crate) fn warm(&mut self, id: usize) {
         if let Some((vi, _)) = self.at_work(id)
             && vi.warm()
@@ -94,7 +94,7 @@ impl Vis {
         }
     }
 
-    /// The hot VI in this place of their list.
+    /// The hot VI in this place of the list.
     #[inline(always)]
     pub(crate) fn hot(&self, place: usize) -> Option<usize> {
         self.hot.get(place).copied()
@@ -112,7 +112,7 @@ impl Vis {
         hot
     }
 
-    /// Looks at a few cold VIs. True: one of them has been rung for.
+    /// Polls a few cold VIs. True: a doorbell of one has been rung.
     pub(crate) fn warm_some(&mut self) -> bool {
         let mut found = false;
         for _ in 0..COLD_POLLS.min(self.list.len()) {
@@ -126,7 +126,7 @@ impl Vis {
         found
     }
 
-    /// After a sleep every VI is looked at once.
+    /// After a sleep: makes all VIs hot whose doorbell has been rung.
     pub(crate) fn warm_all_rung(&mut self) {
         for id in 0..self.list.len() {
             if self.get(id).is_some_and(Vi::is_rung) {
@@ -135,7 +135,7 @@ impl Vis {
         }
     }
 
-    /// Whether there is something to do, or the peer is done with what it was fetching.
+    /// Whether a doorbell has been rung, or a peer has finished fetching.
     pub(crate) fn have_work(&self) -> bool {
         let is_fetched = |vi: &Vi| {
             let peer = vi.peer().filter(|_| vi.has_offers());
@@ -146,17 +146,17 @@ impl Vis {
         all.any(|vi| vi.is_rung() || is_fetched(vi))
     }
 
-    /// Before the device sleeps: puts all completions into the programs' memory.
+    /// Writes all open completions, before the device sleeps.
     pub(crate) fn write_back_all(&mut self) {
         self.each(|vi, tools| vi.write_back_all(tools));
     }
 
-    /// When the first orphaned VI is told, in nanoseconds.
+    /// When the first orphaned connection ends, in nanoseconds.
     pub(crate) fn orphans_due(&self) -> u64 {
         self.tools.orphaned
     }
 
-    /// Tells VIs whose peer's process has ended, and of whom the agent has not said how.
+    /// Ends connections whose peer's process has exited, if the agent has not reported how.
     pub(crate) fn report_orphans(&mut self) {
         if self.tools.now >= self.tools.orphaned {
             self.tools.orphaned = NEVER;
@@ -164,7 +164,7 @@ impl Vis {
         }
     }
 
-    /// The peer's process has ended.
+    /// The peer's process has exited.
     pub(crate) fn orphan(&mut self, id: usize) {
         if let Some((vi, tools)) = self.at_work(id) {
             vi.orphan(tools);
@@ -177,7 +177,7 @@ impl Vis {
         }
     }
 
-    /// Attaches a VI to one of this host.
+    /// Attaches a VI to one on this host.
     pub(crate) fn attach(&mut self, id: usize, request: &Request) {
         let Some((vi, _)) = self.at_work(id) else {
             return;
@@ -213,7 +213,7 @@ impl Vis {
         self.warm(other);
     }
 
-    /// Does something with a VI and its peer on this host, if it has one; returns the peer and the result.
+    /// Calls this with a VI and its peer on this host, if there is one; returns the peer and the result.
     #[inline(always)]
     fn with_peer<R>(
         &mut self,
@@ -226,7 +226,7 @@ impl Vis {
         Some((peer, act(&mut pair)))
     }
 
-    /// Sends to the peer on this host what is on the queue of a VI, a bounded part of it. True: there was something.
+    /// Processes a bounded part of the send queue of a VI with a peer on this host. True: there was work.
     #[inline(always)]
     pub(crate) fn pump(&mut self, id: usize, messages: u32, bytes: usize) -> bool {
         let pumped = self.with_peer(id, |pair| pair.pump(messages, bytes));
@@ -238,8 +238,8 @@ impl Vis {
         true
     }
 
-    /// Sends what a VI has posted before it disconnects, as far as it can go at once. From now on no program is waited for:
-    /// what two VIs have on offer to each other the device moves itself.
+    /// Sends what a VI has posted before it disconnects, as far as that can happen at once. The device moves the offers
+    /// of both sides itself.
     pub(crate) fn pump_last(&mut self, id: usize) {
         let stopped = self.with_peer(id, |pair| pair.stop_offers());
         if let Some((peer, ())) = stopped {
@@ -253,19 +253,19 @@ impl Vis {
         }
     }
 
-    /// Takes back what a VI has on offer. False: the peer is just fetching some of it.
+    /// Takes back the offers of a VI. False: the peer is fetching one.
     pub(crate) fn recall(&mut self, id: usize) -> bool {
         self.with_peer(id, |pair| pair.check_offers(0));
         self.warm(id);
         self.get(id).is_none_or(|vi| !vi.has_offers())
     }
 
-    /// Nothing that a VI and its peer have on offer arrives any more.
+    /// Withdraws the offers of a VI and its peer.
     pub(crate) fn withdraw(&mut self, id: usize) {
         self.with_peer(id, |pair| pair.withdraw());
     }
 
-    /// Takes a VI off its connection; returns the peer on this host, which has none any more.
+    /// Takes a VI off its connection; returns the peer on this host, which has no peer any more.
     pub(crate) fn detach(&mut self, id: usize) -> Option<usize> {
         self.withdraw(id);
         let (vi, tools) = self.at_work(id).filter(|(vi, _)| vi.is_attached())?;

@@ -1,6 +1,6 @@
-//! Processes that do not keep to the rules. They write what they like into every page that they share with
-//! the device and send it any packet. The device must live, other processes must not notice, and memory
-//! that was not given to anybody must stay as it is.
+//! Processes that make protocol errors. They write any values into every page that they share with the device and send
+//! it any packet. The device must survive, other processes must not notice, and memory that is not registered for the
+//! purpose must not change.
 
 mod harness;
 
@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
 
-/// Two honest processes that go on talking.
+/// Two correct processes that exchange messages.
 struct Honest {
     couple: Couple,
     memory: Memory,
@@ -47,7 +47,7 @@ impl Honest {
         self.couple.from.send(&self.couple.near, &send, true);
         assert_eq!(self.couple.from.sent(number), VIP_STATUS_OP_SEND);
         assert_eq!(self.couple.to.received(number).length, bytes);
-        // The descriptors may go only when the device does not write to them any more.
+        // The descriptors may be freed only when the device does not write to them any more.
         for descriptor in [&send, &receive] {
             let limit = std::time::Instant::now() + std::time::Duration::from_millis(5);
             while descriptor.result().0 == 0 && std::time::Instant::now() < limit {
@@ -61,14 +61,14 @@ fn fuzz(seed: u64) {
     println!("seed {seed:#x}");
     let agent = Agent::start();
     let mut honest = Honest::new(&agent);
-    // What the attacker may be made to write to, and what nobody may touch.
+    // Memory that the device may write for the attacker, and memory that must not change.
     let arena = Memory::new(1 << 16);
     let mut canary = Memory::new(1 << 14);
     canary.fill(2);
     let before = canary.copy(0, 1 << 14);
     let mut chance = Chance(seed);
     for burst in 0..60u64 {
-        // The second one's memory is the canary, registered without any right; the first one attacks.
+        // The second VI's memory is the canary, registered without any right; the first VI attacks.
         let (mut nic, mut victim) = (agent.open(), agent.open());
         let (mut vi, mut target) = (nic.vi(5), victim.vi(6));
         let own = nic.register(arena.base(), 1 << 16, RIGHTS);
@@ -102,7 +102,7 @@ fn fuzz(seed: u64) {
         );
     }
     assert_eq!(honest.couple.from.end(), None);
-    // The device goes on with whoever comes.
+    // The device serves new processes.
     let mut couple = Couple::new(&agent, 3, RD, OPEN_TO_ALL);
     let send = Descriptor::from(&[]);
     couple.from.send(&couple.near, &send, true);
@@ -119,7 +119,7 @@ fn scribbles_hurt_the_scribbler_only() {
     }
 }
 
-/// An RDMA Write to memory of the peer that is not open to it.
+/// An RDMA Write to memory of the peer without the right.
 #[test]
 fn no_way_around_the_table() {
     let agent = Agent::start();
@@ -142,7 +142,7 @@ fn no_way_around_the_table() {
     }
 }
 
-/// A process that floods the device with doorbells and packets does not keep it from others.
+/// A process that floods the device with doorbells and packets does not delay others.
 #[test]
 fn a_flood_does_not_starve_others() {
     let agent = Agent::start();

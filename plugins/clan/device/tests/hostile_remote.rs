@@ -1,5 +1,5 @@
-//! Processes and hosts that do not keep to the rules, with peers on other hosts. The device must live, other
-//! connections must not notice, and memory that was not given to anybody must stay as it is.
+//! Processes and hosts that make protocol errors, with peers on other hosts. The device must survive, other connections
+//! must not notice, and memory that is not registered for the purpose must not change.
 
 mod harness;
 
@@ -14,7 +14,7 @@ use vipl_wire::{Header, Kind, key_check};
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
 
-/// A frame that a stranger sends, or one that knows the key of the connection but not what it says.
+/// A frame of a stranger, or of a sender that knows the connection's key but not its state.
 fn frame(chance: &mut Chance, stranger: &OwnedFd, endpoint: u16, key: u64) {
     let mut frame = vec![0u8; 14 + 200];
     frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
@@ -53,7 +53,7 @@ fn frame(chance: &mut Chance, stranger: &OwnedFd, endpoint: u16, key: u64) {
     unsafe { libc::send(stranger.as_raw_fd(), frame.as_ptr().cast(), bytes, 0) };
 }
 
-/// A message between two honest processes.
+/// A message between two correct processes.
 fn talk(couple: &mut Couple, out: &Memory, into: &Memory, handles: [u32; 2], bytes: u32) {
     let number = couple.from.sends;
     let send = Descriptor::from(&[out.segment(handles[0], 0, bytes)]);
@@ -77,7 +77,7 @@ fn fuzz(seed: u64) {
         honest.near.register(out.base(), 1 << 14, 0),
         honest.far.register(into.base(), 1 << 14, 0),
     ];
-    // What the attacker may be made to write to, and what nobody may touch.
+    // Memory that the device may write for the attacker, and memory that must not change.
     let arena = Memory::new(1 << 16);
     let mut canary = Memory::new(1 << 14);
     canary.fill(2);
@@ -126,7 +126,7 @@ fn fuzz(seed: u64) {
 }
 
 #[test]
-fn scribbles_and_strangers_hurt_nobody_else() {
+fn scribbles_and_strangers_hurt_no_other_process() {
     for seed in [0x1234_5678, 0xdead_beef, 0x0bad_cafe_0042] {
         fuzz(seed);
     }

@@ -1,4 +1,4 @@
-//! Long messages that the receiver fetches itself, and what becomes of those that it does not fetch.
+//! Long messages that the receiver fetches itself, and those that it does not fetch.
 
 mod harness;
 
@@ -46,8 +46,7 @@ impl Post {
         }
     }
 
-    /// Sends messages until one of them is being fetched by this thread, and not moved by the device, which
-    /// waits for nobody for long; gives its number.
+    /// Sends messages until this thread has begun to fetch one before the device takes it back. Returns its number.
     fn catch(&mut self) -> u32 {
         until("an offer that this thread takes in time", || {
             let couple = &mut self.couple;
@@ -67,7 +66,7 @@ impl Post {
         })
     }
 
-    /// Ends the fetching, with the data or without. False: it was too late.
+    /// Ends the fetch, with or without the data. False: it was too late.
     fn end(&self, number: u32, copied: bool) -> bool {
         let in_time = self
             .couple
@@ -112,12 +111,12 @@ fn a_send_completes_when_its_message_has_been_fetched() {
         let parts = [part(base + 5, 1000), part(base + 70_000, BYTES - 1000)];
         assert_eq!((offer.count, offer.segments), (2, parts));
         assert_eq!(offer.thread, std::process::id() as i32);
-        // A short message behind it waits for its turn.
+        // A short message after it must wait.
         let small = Descriptor::from(&[post.source.segment(post.out, 0, 8)]);
         let couple = &mut post.couple;
         couple.to.receive(&post.receive, true);
         couple.from.send(&couple.near, &small, true);
-        // Fetched once the device sleeps, which it must be woken from.
+        // The fetch ends while the device sleeps, and must wake it.
         until("the device sleeps", || {
             (couple.near.page().asleep.load(Acquire) & 1 != 0).then_some(())
         });
@@ -133,7 +132,7 @@ fn a_send_completes_when_its_message_has_been_fetched() {
 fn what_is_not_fetched_the_device_moves() {
     let agent = Agent::start();
     for size in [4095u32, 4096, 65_472, 65_536, 65_537, 200_000] {
-        // After one offer that was not taken there are none for a while.
+        // After an offer has timed out there are none for some messages.
         let mut post = Post::new(&agent, RD);
         let couple = &mut post.couple;
         let send = Descriptor::from(&[post.source.segment(post.out, 1, size)]);
@@ -156,7 +155,7 @@ fn what_cannot_be_fetched_the_device_moves() {
     let arrived = post.couple.to.received(number);
     assert_eq!((arrived.length, arrived.small.len()), (BYTES, 0));
     assert!(post.target.copy(0, BYTES as usize) == post.message());
-    // Nothing is offered any more: each message is there when its completion is.
+    // No message is offered any more: the data of each is in place when it completes.
     for number in number + 1..number + 200 {
         let couple = &mut post.couple;
         couple.to.receive(&post.receive, true);
@@ -167,7 +166,7 @@ fn what_cannot_be_fetched_the_device_moves() {
     }
 }
 
-/// Whether the device has taken back what the sender has on offer.
+/// Whether the device has taken back the sender's offers.
 fn recall(post: &Post) -> bool {
     match post.couple.near.ask(op::RECALL, &post.couple.from) {
         status::OK => true,
@@ -176,9 +175,9 @@ fn recall(post: &Post) -> bool {
     }
 }
 
-/// The sender's memory goes: a fetch that has begun is waited for, what is on offer meets the check.
+/// The sender's memory is deregistered: a fetch that has begun ends first, and what is on offer fails the check.
 #[test]
-fn what_is_recalled_nobody_fetches() {
+fn what_is_recalled_is_not_fetched() {
     let agent = Agent::start();
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
@@ -197,7 +196,7 @@ fn what_is_recalled_nobody_fetches() {
     assert_eq!(post.couple.to.ended(), end::LOST);
 }
 
-/// The sender's memory may be anything afterwards.
+/// The sender's memory may have any contents afterwards.
 #[test]
 fn a_sender_that_leaves_takes_its_message_with_it() {
     let agent = Agent::start();
@@ -209,7 +208,7 @@ fn a_sender_that_leaves_takes_its_message_with_it() {
     assert_eq!(post.couple.to.ended(), end::DISCONNECTED);
 }
 
-/// A message that nobody has begun to fetch goes before the end, as all others.
+/// An offer that has not been claimed is delivered before the end, as all others.
 #[test]
 fn a_sender_that_leaves_has_its_offers_moved() {
     let agent = Agent::start();
@@ -228,7 +227,7 @@ fn a_sender_that_leaves_has_its_offers_moved() {
     assert!(post.target.copy(0, BYTES as usize) == post.message());
 }
 
-/// An error of the receiver's own ends the connection while it fetches.
+/// An error of the receiver ends the connection during a fetch.
 #[test]
 fn an_error_the_other_way_withdraws_the_offer() {
     let agent = Agent::start();
@@ -243,7 +242,7 @@ fn an_error_the_other_way_withdraws_the_offer() {
     assert!(!post.is_sent(number));
 }
 
-/// The receiver's side breaks the connection, as it does when it finds an error of its own.
+/// The receiver's side breaks the connection, as for an error that only it can find.
 #[test]
 fn a_receiver_that_breaks_off_gets_nothing_more() {
     let agent = Agent::start();

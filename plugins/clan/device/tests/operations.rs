@@ -1,4 +1,4 @@
-//! What the device does, seen from the two sides of a connection.
+//! The operations of the device, seen from the two sides of a connection.
 
 mod harness;
 
@@ -61,7 +61,7 @@ fn messages_arrive_whole_and_in_order() {
                 assert!(level != RR, "under Reliable Reception the data is in place");
                 assert_eq!(arrived.small, expected);
             }
-            // Nobody takes this one: the device puts it into the descriptor.
+            // This completion is not taken: the device writes it into the descriptor.
             until("the Status of a send", || {
                 (send.result().0 == DONE | VIP_STATUS_OP_SEND).then_some(())
             });
@@ -69,7 +69,7 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
-/// A program that makes no calls sees everything in its memory.
+/// An application that makes no calls finds everything in its memory.
 #[test]
 fn a_program_that_does_not_look_finds_its_data() {
     let agent = Agent::start();
@@ -99,7 +99,7 @@ fn a_program_that_does_not_look_finds_its_data() {
             (result.0 & DONE != 0).then_some(result)
         });
         assert_eq!(status, DONE | VIP_STATUS_OP_RECEIVE);
-        // Without the flag, and without the setting, immediate data does not travel.
+        // Without the flag and the setting, immediate data is not sent.
         assert_eq!((length, immediate), (size, 0));
         let bytes = size as usize;
         assert_eq!(target.copy(0, bytes), source.copy(0, bytes));
@@ -162,14 +162,14 @@ fn rdma_goes_where_the_target_permits() {
             "{size} bytes"
         );
     }
-    // Back again, into other places.
+    // Back again, to other addresses.
     let local = source.segment(out, 8, 100_000);
     let remote = target.segment(into, 0, 0);
     let read = Descriptor::new(VIP_CONTROL_OP_RDMAREAD, 100_000, &[remote, local]);
     couple.from.send(&couple.near, &read, true);
     assert_eq!(couple.from.sent(4), VIP_STATUS_OP_RDMA_READ);
     assert!(source.copy(8, 100_000) == target.copy(0, 100_000));
-    // One byte too far: not one is written.
+    // One byte too many: none is written.
     let before = target.copy((1 << 20) - 16, 16);
     let remote = target.segment(into, (1 << 20) - 7, 0);
     let local = source.segment(out, 64, 8);
@@ -210,12 +210,12 @@ fn a_message_that_cannot_be_received() {
             let bytes = if fault == 1 { 11 } else { 10 };
             let send = Descriptor::from(&[memory.segment(out, 64, bytes)]);
             couple.from.send(&couple.near, &send, true);
-            let told = match level {
+            let failed = match level {
                 U => 0,
                 RD => VIP_STATUS_TRANSPORT_ERROR,
                 _ => VIP_STATUS_REMOTE_DESC_ERROR,
             };
-            assert_eq!(couple.from.sent(0), told | VIP_STATUS_OP_SEND);
+            assert_eq!(couple.from.sent(0), failed | VIP_STATUS_OP_SEND);
             if fault > 0 {
                 let arrived = couple.to.received(0);
                 assert_eq!(arrived.status, error | VIP_STATUS_OP_RECEIVE);
@@ -239,7 +239,7 @@ fn a_message_that_cannot_be_received() {
     }
 }
 
-/// Memory that was registered and is not there, on both sides.
+/// Memory that is registered but not mapped, on both sides.
 #[test]
 fn memory_that_is_not_there() {
     let agent = Agent::start();
@@ -277,7 +277,7 @@ fn memory_that_is_not_there() {
     }
 }
 
-/// The peer may come later; what was sent meanwhile waits. And a VI may be connected again.
+/// The peer may attach later; sends wait meanwhile. And a VI may be connected again.
 #[test]
 fn connections_come_and_go() {
     let agent = Agent::start();
@@ -303,7 +303,7 @@ fn connections_come_and_go() {
         let arrived = to.received(received);
         assert_eq!(arrived.length, 8);
         if round % 3 == 0 {
-            // Doorbells that nobody takes any more do not count in the next connection.
+            // Doorbells of an ended connection do not count in the next one.
             to.receive(&receive, false);
         }
         near.detach(&from);
@@ -312,7 +312,7 @@ fn connections_come_and_go() {
     }
 }
 
-/// The peer disconnects: what it has posted before arrives.
+/// The peer disconnects: what it has posted before is delivered.
 #[test]
 fn the_last_words_of_a_peer() {
     let agent = Agent::start();
@@ -325,7 +325,7 @@ fn the_last_words_of_a_peer() {
     for _ in 0..10 {
         couple.to.receive(&receive, true);
     }
-    // So that all of it is joined.
+    // Both sides must have attached.
     couple.from.send(&couple.near, &send, true);
     couple.to.received(0);
     for _ in 1..10 {
@@ -338,18 +338,18 @@ fn the_last_words_of_a_peer() {
     }
 }
 
-/// A process that ends is noticed although the agent says nothing of it.
+/// The device notices the end of a process although the agent does not report it.
 #[test]
 fn a_peer_that_ends_is_noticed_without_the_agent() {
     let agent = Agent::start();
     let couple = Couple::new(&agent, 71, RD, OPEN_TO_ALL);
-    // The answer says that the first side is attached: one that comes later would wait for its peer.
+    // The reply proves that the first side is attached: one that attached later would wait for its peer.
     assert_eq!(couple.near.ask(op::RECALL, &couple.from), status::OK);
     drop((couple.far, couple.to));
     assert_eq!(couple.from.ended(), end::LOST);
 }
 
-/// A device that dies is heard of, and one whose agent has gone ends in good order.
+/// The death of a device is noticed, and a device whose agent exits, exits in good order.
 #[test]
 fn the_end_of_the_device() {
     let mut agent = Agent::start();
@@ -364,7 +364,7 @@ fn the_end_of_the_device() {
     };
     gone(&nic.interrupts);
     gone(&nic.socket);
-    // `Agent::drop` waits for the good end of another one.
+    // `Agent::drop` waits for another device to exit in good order.
     let other = Agent::start();
     let _nic = other.open();
 }

@@ -1,5 +1,5 @@
-//! Peers on other hosts: two NIC handles that know each other by their endpoints only. Both are the same
-//! device's, which therefore speaks with itself.
+//! Peers on other hosts: two NIC handles that know only each other's endpoint. One device serves both, and thus
+//! communicates with itself.
 
 mod harness;
 
@@ -17,7 +17,7 @@ const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
 const RR: u16 = VIP_SERVICE_RELIABLE_RECEPTION;
 const U: u16 = VIP_SERVICE_UNRELIABLE;
 
-/// The descriptors may go only when the device does not write to them any more.
+/// The descriptors may be freed only when the device does not write to them any more.
 fn settled(descriptors: &[&Descriptor]) {
     for descriptor in descriptors {
         until("the Status", || (descriptor.result().0 != 0).then_some(()));
@@ -64,7 +64,8 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
-/// Messages may come before the device has read that their VI is connected, and on this level nobody sends them again.
+/// Messages may be received before the device has read that their VI is connected, and on this level they are not
+/// repeated.
 #[test]
 fn first_messages_are_not_lost() {
     let Some(lan) = Lan::enter() else { return };
@@ -86,9 +87,9 @@ fn first_messages_are_not_lost() {
             .collect();
         let receives: Vec<_> = sends.iter().map(|_| Descriptor::into(&[])).collect();
         from.attach_remote(&near, (key, 0), (900, 11), U, OPEN_TO_ALL);
-        // It has been read when this is answered.
+        // The reply proves that the request before it has been read.
         near.ask(op::RECALL, &from);
-        // Requests that take the device a while, and behind them the one that counts.
+        // Requests that take the device some time, followed by the one that counts.
         for vi in &others {
             far.send(&Request {
                 op: op::DESTROY,
@@ -144,13 +145,13 @@ fn rdma_goes_both_ways() {
     assert_eq!(couple.from.sent(0), VIP_STATUS_OP_RDMA_WRITE);
     assert_eq!(couple.from.sent(1), VIP_STATUS_OP_RDMA_READ);
     let arrived = couple.to.received(0);
-    let told = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
-    assert_eq!((arrived.status, arrived.immediate), (told, 5));
+    let expected = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
+    assert_eq!((arrived.status, arrived.immediate), (expected, 5));
     let half = half as usize;
     assert!(there.copy(0, half) == here.copy(0, half), "written");
     assert!(there.copy(half, half) == here.copy(half, half), "read");
     settled(&[&write, &read]);
-    // A region that is not open: the target is told, and so is the sender.
+    // A region without the right: the error is reported to the target and to the sender.
     let shut = couple.far.register(there.base(), 4096, 0);
     let list = [there.segment(shut, 0, 0), here.segment(own, 0, 64)];
     let before = there.copy(0, 64);
@@ -166,7 +167,7 @@ fn rdma_goes_both_ways() {
     settled(&[&bad]);
 }
 
-/// E6: the sender's descriptor tells, and the receiver learns why.
+/// E6: the sender's descriptor reports the error, and the receiver gets the reason.
 #[test]
 fn nothing_is_posted() {
     let Some(lan) = Lan::enter() else { return };
@@ -185,10 +186,10 @@ fn nothing_is_posted() {
     }
 }
 
-/// A peer that never says anything is dead after a while, whether or not something is under way. One whose
-/// process is heard on another connection is not, although it began earlier.
+/// A peer that never sends anything is dead after some time, whether or not anything is in flight. If its process is
+/// alive on another connection, it is not, even if its connection is older.
 #[test]
-fn silence_is_told() {
+fn silence_is_reported() {
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
     let couple = Couple::remote(&agent, &lan, 30, RD, OPEN_TO_ALL);
@@ -209,8 +210,7 @@ fn silence_is_told() {
     settled(&[&send]);
 }
 
-/// With a peer that says nothing the window closes, and what is posted behind it must wait: the device sleeps
-/// meanwhile.
+/// With a silent peer the window closes, and later descriptors must wait, while the device sleeps.
 #[test]
 fn a_closed_window_lets_the_device_sleep() {
     let Some(lan) = Lan::enter() else { return };
@@ -220,7 +220,7 @@ fn a_closed_window_lets_the_device_sleep() {
     let region = near.register(source.base(), 4096, 0);
     let mut busy = near.vi(0);
     busy.attach_remote(&near, (1, 0), (7, 11), RD, 0);
-    // Each fills a frame, and no connection has that many under way.
+    // Each fills a frame, and no connection has so many in flight.
     let sends: Vec<_> = (0..600)
         .map(|_| Descriptor::from(&[source.segment(region, 0, 1400)]))
         .collect();
@@ -236,13 +236,13 @@ fn a_closed_window_lets_the_device_sleep() {
     assert_eq!(busy.end(), None);
     assert_eq!(busy.ended(), end::REPORTED);
     settled(&sends.iter().collect::<Vec<_>>()[..1]);
-    // Those behind it are flushed by the program's side; the device does not touch them any more.
+    // The application's side flushes the later ones; the device does not access them any more.
 }
 
-/// A side that disconnects and closes its NIC at once is heard of all the same; and what the agent says of a
-/// peer ends the connection before the answer.
+/// The peer learns of a side that disconnects and closes its NIC at once; and the agent's report on a peer ends the
+/// connection before the reply.
 #[test]
-fn ends_are_told() {
+fn ends_are_reported() {
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
     let Couple {
@@ -275,8 +275,8 @@ fn ends_are_told() {
     }
 }
 
-/// What is no data socket, or has frames that are too small, is refused; and a VI without an interface reaches
-/// nobody. Others do not notice.
+/// A socket that is no data socket, or has too small frames, is refused, and a VI without an interface reaches no peer.
+/// Others do not notice.
 #[test]
 fn what_is_no_interface() {
     let Some(lan) = Lan::enter() else { return };

@@ -1,5 +1,5 @@
-//! Packets with descriptors between a program and the device. No call blocks: a socket belongs to two
-//! processes, and the other one must not be able to hold this one up.
+//! Packets with file descriptors between an application and the device. No call blocks: neither process can hold up the
+//! other one.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{OwnedFd, RawFd};
@@ -7,21 +7,21 @@ use std::os::fd::{OwnedFd, RawFd};
 use vipl_sys::seqpacket;
 pub use vipl_sys::seqpacket::{pair, wait};
 
-/// Descriptors that one packet brings at most.
+/// Most file descriptors in a packet.
 pub const FDS_MAX: usize = 3;
 
 /// Sends one packet.
 ///
 /// # Errors
-/// `WouldBlock`: the other side does not read. Others: it has gone.
+/// `WouldBlock`: the other side does not read. Others: it has exited or closed its end.
 pub fn send(socket: RawFd, packet: &[u8], fds: &[RawFd]) -> io::Result<()> {
     seqpacket::send(socket, &[IoSlice::new(packet)], fds, libc::MSG_DONTWAIT)
 }
 
-/// Takes one packet: its bytes, and the descriptors that came with it. 0 bytes: the other side has gone.
+/// Receives one packet: its length, and its file descriptors. 0 bytes: the other side has exited or closed its end.
 ///
 /// # Errors
-/// `WouldBlock`: there is none. `EMFILE`: this process has no room for its descriptors; it is lost.
+/// `WouldBlock`: there is none. `EMFILE`: this process has no room for the file descriptors, and the packet is lost.
 pub fn receive(socket: RawFd, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let packet = seqpacket::receive(socket, packet, libc::MSG_DONTWAIT)?;
     if !packet.complete {

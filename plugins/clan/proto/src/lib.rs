@@ -1,23 +1,23 @@
-//! What a program's side and the clan device share.
+//! The memory and messages that an application's side and the clan device share.
 //!
 //! ```text
-//!     program                                           vipl-clan
+//!     application                                       vipl-clan
 //!     plug-in ── doorbells (per VI) ──────────────────▶ device
 //!             ◀── completions (per VI) ────────────────
-//!             ◀── bell (per NIC handle) ─────────────── raised only where somebody waits
-//!             ◀── device page (one, read-only) ──────── asleep or at work
+//!             ◀── bell (per NIC handle) ─────────────── rung only if a thread waits
+//!             ◀── device page (one, read-only) ──────── asleep or in a round
 //!             ◀─▶ socket: make and connect VIs; wake the device
 //! ```
 //!
 //! Each NIC handle has one socket to the device. All shared memory is made by the device, sealed against
-//! resizing, and sent to the process. Nothing in it is a lock. What one side finds there it reads once,
-//! checks and uses as a copy: a process that scribbles over its pages hurts its own VIs only.
+//! resizing, and sent to the process. It contains no lock. Each side reads a value once, checks it and uses the copy: a
+//! process that overwrites its pages damages its own VIs only.
 //!
-//! | module | is |
+//! | module | contents |
 //! | --- | --- |
-//! | `claim` | who puts a completion into the program's memory |
+//! | `claim` | which side writes a completion into the application's memory |
 //! | `message` | the packets of the sockets |
-//! | `nic` | the pages of a NIC handle and of the device: bell, table of regions, asleep |
+//! | `nic` | the pages of a NIC handle and of the device: bell, table of regions, sleep |
 //! | `vi` | the pages of a VI: doorbells and completions |
 //! | `channel` | packets with descriptors |
 

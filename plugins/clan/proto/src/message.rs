@@ -1,39 +1,36 @@
-//! The packets of the sockets, in native byte order: all of it stays on one host.
+//! The packets of the sockets, in native byte order, since they stay on one host.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Version of everything in this crate; both sides must have the same.
+/// Version of everything in this crate; both sides must have the same one.
 pub const VERSION: u32 = 4;
 
-/// What a [`Request`] asks for.
+/// Operations of a [`Request`].
 pub mod op {
-    /// The first one: `key` is the address of a word in the process and `max_transfer` its value, which
-    /// shows whether the device can reach the process's memory; `vi` is [`VERSION`](super::VERSION);
-    /// `ptag` the time in microseconds that the device shall poll. With `mtu` not 0 it brings the data socket
-    /// of an interface, whose `address` and `endpoint` these are. Reply with [`NicPage`](crate::nic), the
-    /// device's page and the socket of interrupts.
+    /// The first request. `key` is the address of a word in the process and `max_transfer` its value, which shows whether
+    /// the device can access the process's memory. `vi` is [`VERSION`](super::VERSION). `ptag` is how long the device
+    /// polls, in microseconds. If `mtu` is not 0, the data socket of an interface comes with it, whose `address` and
+    /// `endpoint` these are. The reply brings [`NicPage`](crate::nic), the device's page and the socket of interrupts.
     pub const OPEN: u32 = 1;
-    /// Makes the pages of a VI; the reply brings them.
+    /// Creates the pages of a VI; the reply brings them.
     pub const CREATE: u32 = 2;
     /// Frees them. No reply.
     pub const DESTROY: u32 = 3;
-    /// The VI is connected; with `mtu` not 0 to `peer_vi` on another host, at `address` and `endpoint`. No
-    /// reply.
+    /// The VI is connected. If `mtu` is not 0, the peer is `peer_vi` on another host, at `address` and `endpoint`. No reply.
     pub const ATTACH: u32 = 4;
-    /// It is not any more. After the reply the device touches nothing of it.
+    /// The VI is disconnected. After the reply the device accesses nothing of it.
     pub const DETACH: u32 = 5;
-    /// The program's side found an error of its own in what arrived, and the connection ends. No reply.
+    /// The application's side found an error that the device cannot see, and the connection ends. No reply.
     pub const BREAK: u32 = 6;
-    /// There is something on a doorbell, and the device was asleep; `vi` is the processor on which the caller
-    /// runs. No reply.
+    /// A doorbell was rung while the device was asleep; `vi` is the caller's processor. No reply.
     pub const WAKE: u32 = 7;
-    /// The agent says that the peer on another host has gone, in good order if [`flag::ORDERLY`] is set.
-    /// When the reply comes, the device has done with it what there was to do.
+    /// The agent reports that the peer on another host has exited or, if [`flag::ORDERLY`] is set, has disconnected. The reply
+    /// comes after the device has handled it.
     ///
     /// [`flag::ORDERLY`]: super::flag::ORDERLY
     pub const PEER_GONE: u32 = 8;
-    /// Memory of the VI's program has gone: what it has on offer the device takes back, and finds what that
-    /// means. The reply is [`status::BUSY`](super::status::BUSY) while the peer is fetching.
+    /// Memory of the VI's process has been deregistered: the device takes back the VI's offers. The reply is
+    /// [`status::BUSY`](super::status::BUSY) while the peer is fetching one.
     pub const RECALL: u32 = 9;
 }
 
@@ -43,17 +40,17 @@ pub mod flag {
     pub const RDMA_WRITE: u16 = 1;
     /// The peer may read by RDMA.
     pub const RDMA_READ: u16 = 2;
-    /// Immediate data travels without its flag, too.
+    /// Immediate data travels even without its flag.
     pub const CARRY_IMMEDIATE: u16 = 4;
-    /// A descriptor is written only while its own region is registered.
+    /// A descriptor is written only if its own region is registered.
     pub const CHECK_DESCRIPTOR: u16 = 8;
-    /// Messages that fit come with their completion, to be copied out by the program.
+    /// Small messages come with their completion, and the application places them.
     pub const INLINE: u16 = 16;
     /// The peer has disconnected.
     pub const ORDERLY: u16 = 32;
-    /// The program's side fetches long messages itself when it looks.
+    /// The application's side fetches long messages itself when it polls.
     pub const FETCHES: u16 = 64;
-    /// Segments of receive descriptors are checked whole, not only as far as the message goes.
+    /// All segments of a receive descriptor are checked, not only those that the message needs.
     pub const CHECK_RECEIVE_WHOLE: u16 = 128;
     /// With [`op::OPEN`](super::op::OPEN): addresses of the process have 32 bits.
     pub const NARROW: u16 = 256;
@@ -67,13 +64,13 @@ pub mod flag {
 pub struct Request {
     /// One of [`op`].
     pub op: u32,
-    /// Repeated by the reply.
+    /// The reply has the same number.
     pub number: u32,
     /// Number of the VI within its NIC.
     pub vi: u32,
-    /// Number of the connection of this VI, at least 1; counted by the process.
+    /// Number of the connection among those of this VI, at least 1; counted by the process.
     pub epoch: u32,
-    /// The connection's key, the same at both sides.
+    /// The connection's key, which both sides have.
     pub key: u64,
     /// Largest message of the VI in bytes.
     pub max_transfer: u64,
@@ -89,35 +86,35 @@ pub struct Request {
     pub reliability: u16,
     /// Bits of [`flag`].
     pub flags: u16,
-    /// Levels on which RDMA Read works.
+    /// Reliability levels on which RDMA Read works.
     pub read_levels: u16,
-    /// Segments of one descriptor.
+    /// Most segments of a descriptor.
     pub segments_max: u16,
     /// Largest frame in bytes behind its Ethernet header; 0: no frames.
     pub mtu: u32,
     /// Number of the peer's VI within its NIC.
     pub peer_vi: u32,
-    /// Address of the interface, one's own or the peer's.
+    /// Address of the interface, its own or the peer's.
     pub address: [u8; 6],
-    /// The endpoint there.
+    /// The endpoint at that interface.
     pub endpoint: u16,
 }
 
-/// Why a request was refused.
+/// Results of a request.
 pub mod status {
-    /// It was not.
+    /// Success.
     pub const OK: u32 = 0;
-    /// Out of something.
+    /// Out of memory, file descriptors or another resource.
     pub const RESOURCE: u32 = 1;
-    /// It makes no sense, or another version speaks.
+    /// A protocol error, or the other side has another version.
     pub const INVALID: u32 = 2;
-    /// The device cannot reach the memory of the process.
+    /// The device cannot access the memory of the process.
     pub const NOT_PERMITTED: u32 = 3;
-    /// Not yet: ask again.
+    /// Not yet; repeat the request.
     pub const BUSY: u32 = 4;
 }
 
-/// From the device to a process, with up to three descriptors.
+/// From the device to a process, with up to three file descriptors.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -127,7 +124,7 @@ pub struct Reply {
     pub number: u32,
     /// One of [`status`].
     pub status: u32,
-    /// `errno` of what failed, or 0.
+    /// `errno` of the call that failed, or 0.
     pub errno: u32,
     /// [`VERSION`] of the device.
     pub version: u32,

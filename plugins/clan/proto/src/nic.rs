@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   DevicePage   asleep   odd while the device sleeps; processes map it for reading only
-//!                round    odd while the device is looking at doorbells
-//!   NicPage      bell     sleepers of the process sleep on it; the device rings
+//!                round    odd during a round over the doorbells
+//!   NicPage      bell     threads of the process sleep on it; the device rings
 //!                messages     counts packets that the process has sent
-//!                failed   not 0: what has become of the interface
+//!                failed   not 0: why the interface has failed
 //!                ready    one bit per VI, for completion queues
-//!                notices  one bit per VI that has something which completes no descriptor
+//!                notices  one bit per VI with an event that completes no descriptor
 //!   regions      the NIC's table of regions, 32 bytes each
 //! ```
 //!
-//! The device sleeps as the threads of a process do on their bell, but processes cannot write to its page: they
-//! wake it by a packet.
+//! The device sleeps as the threads of a process do on their bell, but processes cannot write to its page. They wake it by a
+//! packet.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -26,7 +26,7 @@ pub const VIS_MAX: u32 = 1024;
 pub const REGIONS_MAX: u32 = 4096;
 /// Bytes of an entry of the table of regions.
 pub const REGION_BYTES: usize = 32;
-/// Where the table begins in the memory of a NIC.
+/// Offset of the table in the memory of a NIC.
 pub const REGIONS_AT: usize = 4096;
 /// Bytes of the memory of a NIC.
 pub const NIC_BYTES: usize = REGIONS_AT + REGIONS_MAX as usize * REGION_BYTES;
@@ -35,12 +35,12 @@ pub const DEVICE_BYTES: usize = 4096;
 
 /// Largest payload of a frame on an interface in bytes; the interface may allow less.
 pub const FRAME_MAX: u32 = 9000;
-/// Frames of the receive ring of an interface. The program's side makes it, which takes the kernel a while.
+/// Frames of the receive ring of an interface. The application's side creates it, which takes the kernel some time.
 pub const RING_FRAMES: usize = 1024;
 
 const WORDS: usize = VIS_MAX as usize / 64;
 
-/// What all processes see of the device; all zero at first.
+/// What all processes see of the device; initially all zero.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct DevicePage {
@@ -49,14 +49,14 @@ pub struct DevicePage {
     /// Not 0: both sides must execute their own fences.
     pub fences: AtomicU32,
     pad0: [AtomicU32; 14],
-    /// Odd while the device is at work, counts.
+    /// Counts; odd during a round.
     pub round: AtomicU32,
     pad1: [AtomicU32; 15],
 }
 
 impl DevicePage {
-    /// The fence between publishing something and looking whether the device sleeps. `own_fences`: the device's
-    /// barriers do not reach this process.
+    /// The fence between publishing something and checking whether the device sleeps. `own_fences`: the device's barriers do
+    /// not reach this process.
     #[inline(always)]
     pub fn after_publishing(&self, own_fences: bool) {
         after_publishing(own_fences || self.needs_fences());
@@ -68,8 +68,7 @@ impl DevicePage {
         self.fences.load(Ordering::Relaxed) != 0
     }
 
-    /// The other side's fence. False: the system takes `membarrier` away, so that those who publish must fence
-    /// themselves from now on.
+    /// The other side's fence. False: `membarrier` has failed, and from now on publishers must execute their own fences.
     pub fn before_looking_again(&self) -> bool {
         fence(Ordering::SeqCst);
         self.needs_fences() || barrier(Scope::Global)
@@ -80,24 +79,24 @@ impl DevicePage {
 pub mod failed {
     /// The interface has been removed.
     pub const REMOVED: u32 = 1;
-    /// It has become a port of another one, which takes its frames.
+    /// It has become a port of another interface, which takes its frames.
     pub const PORT: u32 = 2;
 }
 
-/// What a NIC handle and the device share, before the regions; all zero at first.
+/// What a NIC handle and the device share, before the regions; initially all zero.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct NicPage {
-    /// Wakes the sleepers of the process.
+    /// Wakes the sleeping threads of the process.
     pub bell: Bell,
-    /// Counts packets on the socket, so that a device at work need not ask the kernel for them.
+    /// Counts packets on the socket, so that a polling device need not ask the kernel.
     pub messages: AtomicU32,
-    /// Not 0: what has become of the interface ([`failed`]); told by an interrupt.
+    /// Not 0: why the interface has failed ([`failed`]); an interrupt reports it.
     pub failed: AtomicU32,
     pad: [AtomicU32; 14],
-    /// VIs that have something for a completion queue.
+    /// Ready bits of the VIs, for completion queues.
     pub ready: Marks<WORDS>,
-    /// VIs that the process shall look at, whatever its program does.
+    /// VIs that the process must poll, even if the application does not.
     pub notices: Marks<WORDS>,
 }
 

@@ -1,24 +1,23 @@
 //! The pages of a VI.
 //!
 //! ```text
-//!   0       words      what the program's side and the device say of themselves
+//!   0       words      state of the application's side and of the device
 //!   4096    sends      doorbells of the send queue, two lines each
 //!           receives   doorbells of the receive queue, a line each
 //!           sent       completions of sends, 16 bytes each
 //!           received   completions of receives, a line each
 //! ```
 //!
-//! Doorbells and completions have numbers that count on over all connections of a VI. The slot of number
-//! `n` is `n % RING`, and its `sequence` word is `n + 1`, stored last: whoever looks at a slot sees at once
-//! whether it is the one that he waits for. A doorbell carries what the device needs to go on at once, so
-//! that it fetches from the program's memory only what does not fit.
+//! Doorbells and completions are numbered over all connections of a VI. Number `n` has slot `n % RING`, and its `sequence`
+//! word is `n + 1`, stored last: a reader sees at once whether the slot has the number that it waits for. A doorbell carries
+//! as much of the descriptor as fits, and the device fetches only the rest from the application's memory.
 //!
-//! A completion is put into the program's memory by whoever is first to take its [`Claim`]: the program's
-//! side when it looks, or the device when nobody has looked for a while.
+//! The side that first takes the [`Claim`] of a completion writes it into the application's memory: the application's side
+//! when it polls, or the device if the application has not polled for some time.
 //!
-//! A long message is *offered* first: its completion says where in the sender's memory the data lies. A
-//! program's side that looks fetches it from there, and the send completes when it has; what nobody
-//! fetches in time the device moves itself.
+//! A long message is *offered* first: its completion states where the data is in the sender's memory. If the receiver's
+//! side polls, it fetches the data from there, and then the send completes. Otherwise the device moves the data after a
+//! timeout.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,13 +45,13 @@ pub const OFFER_SEGMENTS: usize = 2;
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLine {
-    /// Number and 1, stored last.
+    /// Number plus 1, stored last.
     pub sequence: u32,
     /// Memory handle of the descriptor.
     pub memory: u32,
     /// Address of the descriptor.
     pub descriptor: u64,
-    /// Segments, the address segment of RDMA among them.
+    /// Segments, including the address segment of RDMA.
     pub seg_count: u16,
     /// Operation and flags.
     pub control: u16,
@@ -68,13 +67,13 @@ pub struct SendLine {
     pub head: [u8; HEAD],
 }
 
-/// How much of a descriptor its doorbell carries.
+/// How much of the descriptor a doorbell carries.
 pub mod form {
-    /// Its address: the device fetches it.
+    /// Its address; the device fetches it.
     pub const TOKEN: u32 = 0;
     /// All of it.
     pub const WHOLE: u32 = 1;
-    /// All of it, and the data of its only segment.
+    /// All of it, and the data of its single segment.
     pub const INLINE: u32 = 2;
 }
 
@@ -82,7 +81,7 @@ pub mod form {
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveLine {
-    /// Number and 1, stored last.
+    /// Number plus 1, stored last.
     pub sequence: u32,
     /// Memory handle of the descriptor.
     pub memory: u32,
@@ -104,9 +103,9 @@ pub struct ReceiveLine {
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct Sent {
-    /// Number and 1, stored last.
+    /// Number plus 1, stored last.
     pub sequence: AtomicU32,
-    /// Who puts it into the program's memory.
+    /// Which side writes it into the application's memory.
     pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
     pub status: AtomicU32,
@@ -117,9 +116,9 @@ pub struct Sent {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Received {
-    /// Number and 1, stored last.
+    /// Number plus 1, stored last.
     pub sequence: AtomicU32,
-    /// Who puts it into the program's memory.
+    /// Which side writes it into the application's memory.
     pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
     pub status: AtomicU32,
@@ -127,18 +126,18 @@ pub struct Received {
     pub length: AtomicU32,
     /// Immediate data.
     pub immediate: AtomicU32,
-    /// Bytes of `data` that belong into the posted buffers.
+    /// Bytes of `data`.
     pub small: AtomicU32,
-    /// The message, if it is small; where it lies, if it is offered.
+    /// A small message, or the [`Offer`] of an offered one.
     pub data: [AtomicU64; SMALL / 8],
 }
 
-/// Where an offered message lies.
+/// Location of an offered message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// A thread of the sender.
     pub thread: i32,
-    /// How many segments there are.
+    /// Number of segments.
     pub count: usize,
     /// The segments, without handles: the device has checked them.
     pub segments: [Segment; OFFER_SEGMENTS],
@@ -151,7 +150,7 @@ const _: () = assert!(offset_of!(ReceiveLine, descriptor) == 8);
 const _: () = assert!(offset_of!(ReceiveLine, segments) == 32 && offset_of!(Received, data) == 24);
 
 impl Received {
-    /// Says where an offered message lies.
+    /// Stores the location of an offered message.
     pub fn set_offer(&self, offer: &Offer) {
         let head = u64::from(offer.thread as u32) | (offer.count as u64) << 32;
         self.data[0].store(head, Ordering::Relaxed);
@@ -161,7 +160,7 @@ impl Received {
         }
     }
 
-    /// Where an offered message lies.
+    /// The location of an offered message.
     pub fn offer(&self) -> Offer {
         let head = self.data[0].load(Ordering::Relaxed);
         let mut offer = Offer {
@@ -177,11 +176,11 @@ impl Received {
     }
 }
 
-/// Why the device has ended a connection: the lower half of [`Words::end`], the upper is its epoch.
+/// Why the device has ended a connection: the lower half of [`Words::end`]; the upper half is its epoch.
 pub mod end {
-    /// It has not.
+    /// It has not ended.
     pub const NONE: u32 = 0;
-    /// A descriptor of this VI tells.
+    /// A descriptor of this VI has reported it.
     pub const REPORTED: u32 = 1;
     /// The connection is lost.
     pub const LOST: u32 = 2;
@@ -193,13 +192,13 @@ pub mod end {
     pub const WRITE_REFUSED: u32 = 5;
     /// An RDMA Read of the peer was refused.
     pub const READ_REFUSED: u32 = 6;
-    /// The peer is silent in the middle of its RDMA Write.
+    /// The peer fell silent during its RDMA Write.
     pub const WRITE_CUT: u32 = 7;
-    /// The peer is silent, and has not got all of what its RDMA Read asked for.
+    /// The peer fell silent before its RDMA Read had all data.
     pub const READ_CUT: u32 = 8;
 }
 
-/// Places in [`Words::news`]; all are asynchronous errors of Unreliable connections.
+/// Indices of [`Words::events`]: asynchronous errors of Unreliable connections.
 pub mod event {
     /// A message found no receive descriptor.
     pub const EMPTY: usize = 0;
@@ -207,20 +206,20 @@ pub mod event {
     pub const REFUSED: usize = 1;
     /// An RDMA Write was cut short.
     pub const CUT: usize = 2;
-    /// How many there are.
+    /// Number of kinds.
     pub const KINDS: usize = 3;
 }
 
-/// What both sides say of themselves.
+/// State that the sides publish.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Words {
-    /// Program: not 0, completions are to be marked in the NIC's page.
+    /// Application: not 0, completions set the ready bit in the NIC's page.
     pub watched: AtomicU32,
     pad0: [AtomicU32; 15],
     /// Device: why the connection has ended.
     pub end: AtomicU64,
-    /// Device: counts what the program is told of a connection that lives on, by [`news`].
+    /// Device: counts events that do not end the connection, by [`event`].
     pub events: [AtomicU32; event::KINDS],
     pad1: [AtomicU32; 11],
 }
@@ -242,7 +241,7 @@ const _: () = assert!((SEND_SEGMENTS - 1) * size_of::<Segment>() == INLINE_MAX -
 #[derive(Clone, Copy, Debug)]
 pub struct ViPages(*mut u8);
 
-// SAFETY: what lies there is atomic or copied at once, and the mapping outlives its users.
+// SAFETY: the contents are atomic or copied at once, and the mapping outlives its users.
 unsafe impl Send for ViPages {}
 
 #[inline(always)]
@@ -254,7 +253,7 @@ impl ViPages {
     /// The view of a mapping.
     ///
     /// # Safety
-    /// `base` is a page-aligned mapping of [`VI_BYTES`] bytes, which outlives the view and its copies.
+    /// `base` is a page-aligned mapping of [`VI_BYTES`] bytes that outlives the view and its copies.
     pub unsafe fn new(base: *mut u8) -> ViPages {
         ViPages(base)
     }
@@ -295,25 +294,25 @@ impl ViPages {
         self.at(RECEIVES_AT + slot(number) * size_of::<ReceiveLine>())
     }
 
-    /// The second line of a send doorbell: the rest of its data, or its other segments.
+    /// The second line of a send doorbell: the rest of the data, or the other segments.
     #[inline(always)]
     pub fn send_rest(&self, number: u32) -> *mut u8 {
         self.send_line(number).wrapping_add(1).cast()
     }
 
-    /// Where the first bytes of the data of a send doorbell go.
+    /// Place of the first data bytes in a send doorbell.
     #[inline(always)]
     pub fn send_head(&self, number: u32) -> *mut u8 {
         // SAFETY: an address inside the mapping.
         unsafe { (&raw mut (*self.send_line(number)).head).cast() }
     }
 
-    /// Stores the first line of a send doorbell but for `head`, which [`ViPages::send_head`] is for; the
-    /// sequence word last, in release order. This rings.
+    /// Rings: stores the first line of a send doorbell without `head` ([`ViPages::send_head`]), the sequence word last, in
+    /// release order.
     #[inline(always)]
     pub fn ring_send(&self, number: u32, line: &SendLine) {
         let to = self.send_line(number);
-        // SAFETY: inside the mapping; the device takes what it finds there as untrusted bytes.
+        // SAFETY: inside the mapping; the device treats the contents as untrusted bytes.
         unsafe {
             (&raw mut (*to).memory).write_volatile(line.memory);
             (&raw mut (*to).descriptor).write_volatile(line.descriptor);
@@ -327,7 +326,7 @@ impl ViPages {
         }
     }
 
-    /// Stores a receive doorbell, the sequence word last, in release order.
+    /// Rings: stores a receive doorbell, the sequence word last, in release order.
     #[inline(always)]
     pub fn ring_receive(&self, number: u32, line: &ReceiveLine) {
         let to = self.receive_line(number);
@@ -351,11 +350,10 @@ impl ViPages {
         word.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
-    /// A copy of the first line of a send doorbell, whatever it is.
+    /// A copy of the first line of a send doorbell, rung or not.
     #[inline(always)]
     pub fn send_doorbell(&self, number: u32) -> SendLine {
-        // SAFETY: inside the mapping; every bit pattern is valid, and what changes meanwhile is the
-        // process's own affair.
+        // SAFETY: inside the mapping; every bit pattern is valid. A process that changes it meanwhile damages only itself.
         unsafe { self.send_line(number).read_volatile() }
     }
 
@@ -403,7 +401,7 @@ mod tests {
     use vipl_sys::shm::{Mapping, create};
 
     #[test]
-    fn an_offer_is_read_as_it_was_made() {
+    fn an_offer_is_read_as_it_was_stored() {
         let fd = create(c"test", VI_BYTES).expect("memory");
         let mapping = Mapping::open(fd.as_raw_fd(), VI_BYTES, true).expect("mapping");
         // SAFETY: the mapping lives to the end.
@@ -420,7 +418,7 @@ mod tests {
         };
         pages.received(9).set_offer(&offer);
         assert_eq!(pages.received(9).offer(), offer);
-        // Whatever stands there, it is not more than there can be.
+        // An invalid count is bounded.
         pages.received(9).data[0].store(u64::MAX, Ordering::Relaxed);
         assert_eq!(pages.received(9).offer().count, OFFER_SEGMENTS);
     }

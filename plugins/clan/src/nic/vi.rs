@@ -17,7 +17,7 @@ use super::ClanNic;
 use crate::card::{Card, PATIENCE, SHORT};
 use crate::queues::Queues;
 
-/// Instead of a round of the device: the device has been asked to take back what the VI has on offer.
+/// In place of a round of the device: it has been asked to take back the VI's offers.
 const RECALLED: u64 = u64::MAX;
 
 /// A connection.
@@ -80,7 +80,7 @@ impl ClanVi {
         set.fold(0, |flags, (_, bit)| flags | bit)
     }
 
-    /// Breaks the connection because of what only this side could find: the peer loses it.
+    /// Breaks the connection because of an error that only this side could find; the peer loses it.
     #[cold]
     fn break_off(&mut self) {
         let request = self.request(op::BREAK);
@@ -102,8 +102,8 @@ impl ClanVi {
         }
     }
 
-    /// Takes the VI off its connection in the device. What the device does not confirm in this time, the end of
-    /// the connection at this side asks for again.
+    /// Takes the VI off its connection in the device. If the device does not confirm that in time, the end of the
+    /// connection on this side asks again.
     fn leave(&mut self, time: Duration) {
         if let Some(link) = &mut self.link
             && !link.left
@@ -171,7 +171,7 @@ impl Vi for ClanVi {
                 pages.words().events[kind].load(Ordering::Acquire)
             }),
         });
-        // Before the device knows of the connection: a peer's message may come at once.
+        // Before the device knows of the connection: a message of the peer may follow at once.
         self.queues.ring_receives(port);
         self.card.send(&request).map_err(|error| {
             let text = format!("clan: cannot tell the device of a connection: {error}");
@@ -188,7 +188,7 @@ impl Vi for ClanVi {
             Host::get().log(VIPL_LOG_WARN, text);
         }
         if port.is_connected() {
-            // What the device completed meanwhile is complete, not flushed.
+            // Descriptors that the device has completed meanwhile are complete, not flushed.
             self.take_all(port);
         }
         self.link = None;
@@ -197,7 +197,7 @@ impl Vi for ClanVi {
     fn peer_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
         let Some(link) = &self.link else { return };
         if link.remote && !link.left {
-            // What the peer's last frames have to say of the end is the device's to know.
+            // Only the device can interpret the peer's last frames.
             let flags = if orderly { flag::ORDERLY } else { 0 };
             let request = self.request(op::PEER_GONE);
             self.card.peer_gone(Request { flags, ..request });
@@ -205,7 +205,7 @@ impl Vi for ClanVi {
             self.leave(SHORT);
         }
         self.poll(port);
-        // The device ends it when the peer's last frames have come, or after a moment.
+        // The device ends the connection after the peer's last frames, or after a timeout.
         let device_does = orderly && self.link.as_ref().is_some_and(|link| link.remote);
         if port.is_connected() && !device_does {
             self.leave(SHORT);
@@ -230,7 +230,7 @@ impl Vi for ClanVi {
     #[inline(always)]
     fn post_recv(&mut self, _nic: &ClanNic, port: &Port) {
         if self.link.is_some() {
-            // No kick: the device looks when a message wants one.
+            // No kick: the device reads the doorbell when a message needs it.
             self.queues.ring_receives(port);
         }
     }
@@ -250,12 +250,12 @@ impl Vi for ClanVi {
         } else if remote || self.queues.done().0 == self.queues.rung().0 {
             true
         } else {
-            // A peer on this host may be fetching what was registered.
+            // A peer on this host may be fetching from the region.
             *since = RECALLED;
             !left.is_zero() && self.card.recall(self.number, left)
         };
         if !is_over && left.is_zero() {
-            // It must not take for data what is there later.
+            // The peer must not take later contents of the memory for data.
             let _ = self.card.send(&self.request(op::BREAK));
         }
         is_over
@@ -264,7 +264,7 @@ impl Vi for ClanVi {
 
 impl Drop for ClanVi {
     fn drop(&mut self) {
-        // A device that has gone has forgotten it, too.
+        // A device that has exited has no VI to destroy.
         let _ = self.card.send(&self.request(op::DESTROY));
     }
 }

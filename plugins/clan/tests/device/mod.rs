@@ -1,4 +1,4 @@
-//! The device that an agent has started, for tests that do something to it.
+//! The device that an agent has started, for tests that signal it.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something that must come.
+/// Waits for something that must happen.
 pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_there() {
@@ -33,11 +33,11 @@ fn find(agent: &Path) -> Option<i32> {
         })
 }
 
-/// A device; one that was stopped goes on when this is dropped.
+/// A device. If it was stopped, it continues when this is dropped.
 pub(crate) struct Device(i32);
 
 impl Device {
-    /// That of the agent with this socket.
+    /// The device of the agent with this socket.
     pub(crate) fn of(agent: &Path) -> Device {
         let mut found = None;
         wait_for("the device", || {
@@ -51,7 +51,7 @@ impl Device {
         self.signal(libc::SIGKILL);
     }
 
-    /// Stops it; it does nothing any more when this returns.
+    /// Stops it; nothing runs any more when this returns.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         wait_for("a device that stands still", || {

@@ -1,4 +1,4 @@
-//! What processes ask for, and the answers.
+//! Requests of processes, and the replies.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,7 +15,7 @@ use crate::client::Verdict;
 use crate::process::Process;
 use crate::vi::Vi;
 
-/// Packets of one process that are taken in one go.
+/// Packets of a process that are read at a time.
 const PACKETS: u32 = 16;
 const NIC_NAME: &CStr = c"vipl-clan-nic";
 const VI_NAME: &CStr = c"vipl-clan-vi";
@@ -36,7 +36,7 @@ impl From<io::Error> for Refused {
 const INVALID: Refused = Refused(status::INVALID, 0);
 
 impl Device {
-    /// Reads the socket of a process.
+    /// Serves the requests of a process.
     pub(super) fn serve(&mut self, place: usize) -> Verdict {
         for _ in 0..PACKETS {
             let Some(client) = self.clients.get_mut(place) else {

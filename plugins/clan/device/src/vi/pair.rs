@@ -1,5 +1,4 @@
-//! Sends between two VIs of this host. What happens when something is wrong is the error table of the
-//! specification, §6.4.
+//! Messages between two VIs of this host. Errors follow the error table of the specification, §6.4.
 
 mod offer;
 mod rdma;
@@ -31,7 +30,7 @@ impl<'a> Pair<'a> {
         Pair { from, to, tools }
     }
 
-    /// Processes the send queue, a bounded part of it. True: there was something.
+    /// Processes a bounded part of the send queue. True: there was work.
     pub(crate) fn pump(&mut self, messages: u32, bytes: usize) -> bool {
         let mut worked = self.check_offers(PATIENCE_NS);
         let mut moved = 0;
@@ -46,15 +45,15 @@ impl<'a> Pair<'a> {
         worked
     }
 
-    /// Processes the next send, [`CHUNK`] bytes at most; returns how many. `None`: it waits until those before it have been
-    /// fetched.
+    /// Processes the next send, at most [`CHUNK`] bytes; returns how many. `None`: it waits until the offers before it
+    /// have been fetched.
     fn process(&mut self) -> Option<usize> {
         let (done, total) = self.from.moved;
         let number = self.from.next_send();
         let found = self.from.queues.outgoing(number, self.tools);
         match &found {
             Ok(outgoing) if done > 0 && outgoing.length != total => {
-                // A transfer that is under way does not change its length.
+                // The length of a transfer must not change after its begin.
                 self.sender_error(VIP_STATUS_LENGTH_ERROR | outgoing.operation.opcode());
                 Some(0)
             }
@@ -69,7 +68,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The next send waits for those that are on offer.
+    /// The next send waits for the offers before it.
     fn hold(&mut self) -> Option<usize> {
         self.from.held = true;
         None
@@ -148,11 +147,11 @@ impl<'a> Pair<'a> {
         bytes
     }
 
-    /// Whether a fault was no fault but the end of a process: then nobody's descriptor tells of it. The
-    /// connection rests until the agent says what has become of the process.
+    /// Whether a fault was caused by the end of a process, so that no descriptor reports it. Both VIs halt until the
+    /// agent reports how the process has exited.
     fn is_orphaned(&mut self) -> bool {
-        let is_gone = |vi: &Vi| vi.queues.process().is_gone();
-        let gone = is_gone(self.from) || is_gone(self.to);
+        let has_exited = |vi: &Vi| vi.queues.process().has_exited();
+        let gone = has_exited(self.from) || has_exited(self.to);
         if gone {
             self.withdraw();
             self.from.peer = None;
@@ -163,7 +162,7 @@ impl<'a> Pair<'a> {
         gone
     }
 
-    /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
+    /// E1, E2, E3: the descriptor reports it; on the reliable levels the connection ends.
     #[cold]
     fn sender_error(&mut self, status: u32) {
         if self.is_orphaned() {
@@ -186,7 +185,7 @@ impl<'a> Pair<'a> {
         self.to.die(self.tools, there);
     }
 
-    /// Unreliable: a part of the message is there already (spec §6.2).
+    /// Unreliable: a part of the message has already been placed (spec §6.2).
     fn cut_short(&mut self, opcode: u32, begun: u32) {
         match opcode {
             VIP_STATUS_OP_SEND => {
@@ -211,7 +210,7 @@ impl<'a> Pair<'a> {
         self.refused(opcode, end::EMPTY);
     }
 
-    /// E7, E8: the receive descriptor tells.
+    /// E7, E8: the receive descriptor reports it.
     #[cold]
     fn cannot_receive(&mut self, error: u32, opcode: u32) {
         if self.is_orphaned() {
@@ -226,7 +225,7 @@ impl<'a> Pair<'a> {
         self.refused(opcode, end::REPORTED);
     }
 
-    /// A message that the peer could not receive, and what the peer is told; the sender's part.
+    /// The peer could not receive the message; `reason` is for the peer.
     #[cold]
     fn refused(&mut self, opcode: u32, reason: u32) {
         if self.is_orphaned() {
@@ -239,8 +238,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Bytes of the next chunk, and whether it is the last one. The last one has eight bytes at least, if
-    /// there are so many.
+    /// Length of the next chunk, and whether it is the last one, which has at least eight bytes if the message has.
     fn chunk(&self, total: u32) -> (usize, bool) {
         let left = (total - self.from.moved.0) as usize;
         if left <= CHUNK {
@@ -261,7 +259,7 @@ impl<'a> Pair<'a> {
         self.from.queues.process().read(&tools.pieces, into)
     }
 
-    /// The immediate data that the receiver finds.
+    /// The immediate data for the receiver.
     fn immediate(&self, outgoing: &Outgoing) -> u32 {
         let carries = |vi: &Vi| vi.queues.terms().has(flag::CARRY_IMMEDIATE);
         if outgoing.flagged || carries(self.from) && carries(self.to) {
@@ -271,7 +269,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What the receiver of a message finds.
+    /// The result for the receiver of a message.
     fn outcome(&self, outgoing: &Outgoing) -> Outcome {
         let flag = if outgoing.flagged {
             VIP_STATUS_IMMEDIATE

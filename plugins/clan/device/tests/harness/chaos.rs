@@ -1,4 +1,4 @@
-//! Processes that do not keep to the rules: values, packets and doorbells of all kinds, from a seed.
+//! Protocol errors from a seed: any values, packets and doorbells.
 
 use std::os::fd::AsRawFd;
 
@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::{Descriptor, Memory, Nic, Vi};
 
-/// A small generator, so that a seed says all.
+/// A small generator, so that a seed determines everything.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -40,12 +40,12 @@ pub fn scribble(chance: &mut Chance, base: *mut u8, bytes: usize, near: &[u64], 
             _ => chance.next() | 1 << 63,
         };
         let at = match chance.below(3) {
-            // Where the words are, and the first doorbells.
+            // The words, and the first doorbells.
             0 => chance.below(64) * 8,
             1 => 4096 + chance.below(256) * 8,
             _ => chance.below(bytes as u64 / 8) * 8,
         };
-        // SAFETY: inside the shared memory, which is nobody's object.
+        // SAFETY: inside the shared memory, which is no object of Rust.
         unsafe { base.add(at as usize).cast::<u64>().write_volatile(value) };
     }
 }
@@ -77,11 +77,11 @@ pub fn packet(chance: &mut Chance, nic: &Nic) {
     }
     let cut = if chance.below(8) == 0 { 9 } else { 0 };
     let bytes = &request.as_bytes()[cut..];
-    // A device that has sent it away does not read any more.
+    // A device that has expelled the process does not read any more.
     let _ = channel::send(nic.socket.as_raw_fd(), bytes, &[]);
 }
 
-/// A doorbell with a descriptor that makes little sense.
+/// A doorbell with an invalid descriptor.
 pub fn ring(
     chance: &mut Chance,
     nic: &Nic,
@@ -100,7 +100,7 @@ pub fn ring(
         handle: chance.pick(&[own, own, shut, 0, u32::MAX]),
         length: chance.pick(&[0, 1, 8, 40, 41, 4096, 65_536, u32::MAX]),
     };
-    // Local data never lies in the canary: that is this very process's memory, which it may write to.
+    // Local data is never in the canary, which is memory of this process: it may write to its own.
     let mut list: Vec<Segment> = (0..3).map(|_| segment()).collect();
     for local in &mut list[1..] {
         local.address = arena.base() + chance.below(1 << 14);

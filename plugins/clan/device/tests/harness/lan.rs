@@ -24,7 +24,7 @@ fn check(status: i32) -> io::Result<i32> {
     }
 }
 
-/// What the endpoint's sockets let in.
+/// The filter of an endpoint's socket.
 fn filter(endpoint: u16) -> [libc::sock_filter; 4] {
     let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
         code: code as u16,
@@ -49,7 +49,7 @@ fn filter(endpoint: u16) -> [libc::sock_filter; 4] {
 }
 
 impl Lan {
-    /// Brings this thread, and all that it starts, into a namespace of its own. `None`: it may not.
+    /// Moves this thread, and all that it starts, into a namespace of its own. `None`: that is not permitted.
     pub fn enter() -> Option<Lan> {
         let entered = || -> io::Result<Lan> {
             // SAFETY: system calls with valid structures; the descriptor is new.
@@ -72,14 +72,14 @@ impl Lan {
             .ok()
     }
 
-    /// Sends and, but for an endpoint's, receives nothing.
+    /// A data socket of an endpoint.
     pub fn data_socket(&self, endpoint: u16) -> OwnedFd {
         let socket = self.socket(Some(endpoint)).expect("a data socket");
         Receiver::prepare(socket.as_raw_fd(), MTU as usize, RING_FRAMES).expect("a ring");
         socket
     }
 
-    /// Sends any frame.
+    /// A socket that sends any frame.
     pub fn stranger(&self) -> OwnedFd {
         self.socket(None).expect("a socket")
     }

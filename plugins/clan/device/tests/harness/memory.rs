@@ -1,4 +1,4 @@
-//! Memory of a process: buffers between closed pages, and descriptors.
+//! Memory of a process: buffers between inaccessible pages, and descriptors.
 
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
@@ -38,12 +38,12 @@ impl Descriptor {
         })))
     }
 
-    /// A receive into these.
+    /// A receive into these segments.
     pub fn into(segments: &[Segment]) -> Descriptor {
         Descriptor::new(0, 0, segments)
     }
 
-    /// A send from these.
+    /// A send from these segments.
     pub fn from(segments: &[Segment]) -> Descriptor {
         let length = segments.iter().map(|s| s.length).sum();
         Descriptor::new(VIP_CONTROL_OP_SENDRECV, length, segments)
@@ -53,7 +53,7 @@ impl Descriptor {
         &raw const *self.0 as u64
     }
 
-    /// What the device has written: status, length, immediate data.
+    /// The result that the device has written: status, length, immediate data.
     pub fn result(&self) -> (u32, u32, u32) {
         // SAFETY: valid words; the device writes them.
         unsafe {
@@ -68,7 +68,7 @@ impl Descriptor {
     }
 }
 
-/// Memory of the process, between pages that nobody can touch: what goes beyond it fails.
+/// Memory of the process between inaccessible pages: an access beyond it fails.
 pub struct Memory {
     base: *mut u8,
     bytes: usize,
@@ -104,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// A copy of what stands there, read as memory that others write.
+    /// A copy of its contents, read as memory that others write.
     pub fn copy(&self, offset: usize, bytes: usize) -> Vec<u8> {
         (offset..offset + bytes)
             // SAFETY: inside the memory.

@@ -32,13 +32,13 @@ use vipl_sys::membarrier::{self, Scope};
 use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// For what must happen, on however busy a machine.
+/// A time in which everything happens even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const TAG: u32 = 7;
 
 static PROBE: AtomicU64 = AtomicU64::new(0x1234_5678_9abc_def1);
 
-/// Waits for something that must come.
+/// Waits for something that must happen.
 pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     let limit = Instant::now() + PATIENCE;
     loop {
@@ -69,7 +69,7 @@ impl Agent {
         }
     }
 
-    /// Introduces a process: gives its socket.
+    /// Introduces a process; returns its socket.
     pub fn introduce(&self, pid: u32) -> OwnedFd {
         let (ours, theirs) = channel::pair().expect("sockets");
         let newcomer = kagent_proto::Introduction {
@@ -90,7 +90,7 @@ impl Agent {
         Nic::open(self.introduce(std::process::id()))
     }
 
-    /// With an interface.
+    /// The same with an interface.
     pub fn open_on(&self, lan: &Lan, endpoint: u16) -> Nic {
         let request = Request {
             mtu: MTU,
@@ -186,12 +186,12 @@ impl Nic {
         unsafe { &*self.page.base().cast() }
     }
 
-    /// All of the memory that the process shares about the NIC.
+    /// The memory of the NIC that the process shares.
     pub fn raw(&self) -> *mut u8 {
         self.memory.base()
     }
 
-    /// Writes an entry of the table of regions; gives the handle.
+    /// Writes an entry of the table of regions; returns the handle.
     pub fn register(&mut self, base: u64, bytes: u64, rights: u32) -> u32 {
         let handle = self.next;
         self.next += 1;
@@ -228,7 +228,7 @@ impl Nic {
         (answer, fds)
     }
 
-    /// Asks for this [`op`] on a VI; gives the status.
+    /// Requests this [`op`] on a VI; returns the status.
     pub fn ask(&self, op: u32, vi: &Vi) -> u32 {
         let request = Request {
             op,
@@ -285,7 +285,7 @@ pub struct Couple {
     pub to: Vi,
 }
 
-/// Everything that a connection may permit.
+/// All rights of a connection.
 pub const OPEN_TO_ALL: u16 = flag::RDMA_WRITE | flag::RDMA_READ | flag::INLINE;
 pub const RIGHTS: u32 = VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ;
 

@@ -1,4 +1,4 @@
-//! A VI as a plug-in rings for it and takes from it.
+//! A VI as a plug-in drives it.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -60,7 +60,7 @@ impl Vi {
         nic.send(&request);
     }
 
-    /// To the VI with this number at this endpoint of the same network; `side` is a key and a side of it.
+    /// Attaches to the VI with this number at this endpoint of the same network; `side` is a key and a side of it.
     pub fn attach_remote(
         &mut self,
         nic: &Nic,
@@ -187,7 +187,7 @@ impl Vi {
         until("the end of a connection", || self.end())
     }
 
-    /// The same, if it has.
+    /// The same, if it has ended.
     pub fn end(&self) -> Option<u32> {
         let word = self.pages.words().end.load(Acquire);
         let here = (word >> 32) as u32 == self.epoch && word as u32 != end::NONE;

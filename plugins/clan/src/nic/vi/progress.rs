@@ -1,5 +1,5 @@
-//! From completions to descriptors: what the program's side does when it looks. The device does the same
-//! for a program that does not look.
+//! From completions to descriptors, when the application polls. The device does the same for an application that does
+//! not.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -13,33 +13,33 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use super::ClanVi;
 use crate::placing::{fetch, place};
 
-/// Completions of each queue taken in one go.
+/// Completions of each queue that one poll takes.
 const BATCH: u32 = 64;
-/// News of one kind that are told in one go; a device that counts on without end is not believed.
+/// Events of one kind that one poll reports, however far the device counts.
 const EVENTS_MAX: u32 = 64;
 
-/// What a completion's claim says.
+/// Meaning of a completion's claim.
 enum Claimed {
-    /// It is not there yet, or the device is at it.
+    /// It is not ready, or the device is writing it.
     Wait,
     /// The data is in the sender's memory.
     Offered,
-    /// This side puts it into the program's memory.
+    /// This side writes it into the application's memory.
     Ours,
-    /// It is in the program's memory.
+    /// It is in the application's memory.
     Placed,
 }
 
-/// What has been taken off the queue of receives.
+/// Result of taking a receive.
 #[derive(PartialEq, Eq)]
 enum Taken {
     Nothing,
     One,
-    /// One whose data took a while: the program may have it before the next one is fetched.
+    /// One with a long message: the application may have it before the next one is fetched.
     Long,
 }
 
-/// Decides who does it.
+/// Claims a completion.
 #[inline(always)]
 fn claim_for_application(word: &Claim, entry: &Entry) -> Claimed {
     match word.take_for_application() {
@@ -51,7 +51,7 @@ fn claim_for_application(word: &Claim, entry: &Entry) -> Claimed {
     }
 }
 
-/// Whether the device, which is at it, has written the Status.
+/// Whether the device, which has the claim, has written the Status.
 #[cold]
 fn is_done(entry: &Entry) -> bool {
     let mut status = 0u32;
@@ -67,11 +67,11 @@ fn is_done(entry: &Entry) -> bool {
 }
 
 impl ClanVi {
-    /// Takes what has completed, then what the device says of the connection.
+    /// Takes completions, then the state of the connection.
     #[inline(always)]
     pub(super) fn poll(&mut self, port: &Port) {
         let pages = self.queues.pages();
-        // Before the completions: all that came before the end are there when the end is.
+        // Loaded before the completions: all that precede the end are visible when the end is.
         let word = pages.words().end.load(Acquire);
         let Some(link) = &self.link else { return };
         if link.ended {
@@ -92,7 +92,7 @@ impl ClanVi {
         }
     }
 
-    /// Takes everything that has completed, before a connection ends.
+    /// Takes all completions, before a connection ends.
     pub(super) fn take_all(&mut self, port: &Port) {
         let mut before = None;
         while port.is_connected() && before != Some(self.queues.done()) {
@@ -101,7 +101,7 @@ impl ClanVi {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes completions.
     #[inline(always)]
     fn take(&mut self, port: &Port) {
         for _ in 0..BATCH {
@@ -121,7 +121,7 @@ impl ClanVi {
         }
     }
 
-    /// The completion queue polls this VI once more.
+    /// Makes the completion queue poll this VI once more.
     fn request_poll(&self) {
         if self.queues.pages().words().watched.load(Relaxed) != 0 {
             self.card.nic().ready.set(self.number);
@@ -194,7 +194,7 @@ impl ClanVi {
         true
     }
 
-    /// E8, found by this side: the memory has gone since the device checked it.
+    /// E8, found by this side: the memory has been deregistered or unmapped since the device checked it.
     #[cold]
     fn cannot_place(&mut self, port: &Port, error: u32) {
         let status = error | VIP_STATUS_OP_RECEIVE;
@@ -206,7 +206,7 @@ impl ClanVi {
         }
     }
 
-    /// What the program is told of a connection that lives on.
+    /// Reports events that do not end the connection.
     fn report_events(&mut self, port: &Port) {
         use VIP_ERROR_CODE::*;
         const KINDS: [(usize, VIP_ERROR_CODE, u32); event::KINDS] = [
@@ -233,7 +233,7 @@ impl ClanVi {
         }
     }
 
-    /// The device has ended the connection.
+    /// The device has ended the connection, for this reason.
     #[cold]
     fn finish(&mut self, port: &Port, reason: u32) {
         use VIP_ERROR_CODE::*;
@@ -256,7 +256,7 @@ impl ClanVi {
         self.end(port, cause, opcode);
     }
 
-    /// Tells the host that the connection has ended.
+    /// Reports the end of the connection to the host.
     #[cold]
     pub(super) fn end(&mut self, port: &Port, cause: c_int, opcode: u32) {
         if let Some(link) = &mut self.link {

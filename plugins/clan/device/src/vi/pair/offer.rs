@@ -1,15 +1,14 @@
-//! Long messages that the receiving program fetches itself.
+//! Long messages that the receiving application fetches itself.
 //!
-//! The device is neither the process that sends nor the one that receives, so the kernel copies twice when
-//! it moves data. A program that is looking for messages anyway can copy once: the device checks both
-//! descriptors as always and publishes the completion with the place of the data; the program's side of
-//! the receiver reads it straight into the posted buffers; then the send completes. A message that nobody
-//! begins to fetch in time is taken back and moved by the device, and so are the next ones of that VI.
+//! The device is neither the sender nor the receiver, so the kernel copies twice when it moves data. An application
+//! that polls can copy once. The device checks both descriptors as usual and publishes the completion with the location
+//! of the data; the receiver's side copies it into the posted buffers; then the send completes. After a timeout the
+//! device takes back the offer and moves the message itself, and also the next ones to that VI.
 //!
-//! Both programs on one processor, waiting, the device on another; best of three without offers and with them:
-//! 65 472 bytes 27.0 and 17.3 µs, 4.2 and 5.0 GB/s; 16 KiB 14.1 and 11.7 µs, 2.1 and 1.7 GB/s. Offers lose in streams
-//! of short messages, and where other programs take the processors: a receiver that is not running lets each offer
-//! time out. `clan.single_copy = false` turns them off.
+//! Both applications waiting on one processor, the device on another; best of three without offers and with them: 65
+//! 472 bytes 27.0 and 17.3 µs, 4.2 and 5.0 GB/s; 16 KiB 14.1 and 11.7 µs, 2.1 and 1.7 GB/s. Offers are slower in
+//! streams of short messages, and where other threads take the processors: each offer to a receiver that is not running
+//! times out. `clan.single_copy = false` disables them.
 
 use vipl_abi::VIP_STATUS_OP_SEND;
 use vipl_clan_proto::claim;
@@ -21,18 +20,18 @@ use crate::completions::publish;
 use crate::queues::Outgoing;
 use crate::tools::{CHUNK, Tools};
 
-/// Messages below this size the device moves sooner than a program can be told of them, in bytes.
+/// Smallest message that is offered, in bytes: the device moves a shorter one faster.
 const OFFER_MIN: u32 = 4096;
-/// Messages of one VI that are offered at a time.
+/// Maximum outstanding offers of a VI.
 pub(crate) const OFFERS_MAX: u32 = 64;
-/// How long an offer waits to be taken, in nanoseconds.
+/// Offer timeout, in nanoseconds.
 pub(super) const PATIENCE_NS: u64 = 50_000;
-/// Messages that are not offered after one that was not taken.
+/// Number of messages to move directly after an offer has timed out.
 const UNATTENDED: u32 = 64;
 
 impl Pair<'_> {
-    /// Whether a message can be fetched, as far as the sender goes, by somebody who fetches. False: the device moves it, or
-    /// finds what is wrong with it.
+    /// Whether a message can be fetched, as far as the sender is concerned. False: the device moves it, or finds the
+    /// error.
     #[inline(always)]
     pub(super) fn may_offer(&mut self, outgoing: &Outgoing) -> bool {
         (OFFER_MIN..=CHUNK as u32).contains(&outgoing.length) && self.receiver_fetches()
@@ -71,16 +70,16 @@ impl Pair<'_> {
         self.to.completions.announce(queues, self.tools);
     }
 
-    /// Completes what has been fetched, and takes back what nobody has begun to fetch in this time, in
-    /// nanoseconds. True: something has happened, or is soon to happen.
+    /// Completes offers that have been fetched, and takes back those that have not been claimed for so long, in
+    /// nanoseconds. True: there was work, or there will be soon.
     pub(crate) fn check_offers(&mut self, patience: u64) -> bool {
-        let mut heard = false;
+        let mut worked = false;
         while self.from.offered > 0 {
             let slot = self.to.queues.pages().received(self.to.receives());
             match slot.claim.state() {
                 claim::FETCHED => fetched(self.from, self.to, self.tools),
-                // It says so when it is done: the device may sleep meanwhile.
-                claim::FETCHING => return heard,
+                // Its end wakes the device, which may sleep meanwhile.
+                claim::FETCHING => return worked,
                 claim::OFFERED if self.tools.now < self.from.offered_at + patience => return true,
                 claim::OFFERED => {
                     if slot.claim.take_back() {
@@ -93,19 +92,19 @@ impl Pair<'_> {
                     self.to.queues.stop_fetches();
                 }
             }
-            heard = true;
+            worked = true;
         }
-        heard
+        worked
     }
 
-    /// Nothing is offered any more in either direction; what this VI has on offer is taken back.
+    /// Stops offers in both directions, and takes back those of this VI.
     pub(crate) fn stop_offers(&mut self) {
         self.from.queues.stop_fetches();
         self.to.queues.stop_fetches();
         self.check_offers(0);
     }
 
-    /// The connection ends: nothing that is on offer arrives any more, in either direction.
+    /// The connection ends: withdraws the offers in both directions.
     pub(crate) fn withdraw(&mut self) {
         withdraw(self.from, self.to, self.tools);
         withdraw(self.to, self.from, self.tools);
@@ -121,8 +120,7 @@ fn fetched(from: &mut Vi, to: &mut Vi, tools: &Tools) {
     from.complete_send(tools, VIP_STATUS_OP_SEND);
 }
 
-/// Whatever is on offer is the device's. The program's side takes offers in order, and does not go beyond
-/// one that it may not take.
+/// Takes back all offers. The application's side takes offers in order, and stops at one that it cannot claim.
 fn give_up(from: &mut Vi, to: &Vi) {
     for number in 0..from.offered {
         let slot = to
@@ -138,7 +136,7 @@ fn give_up(from: &mut Vi, to: &Vi) {
 fn withdraw(from: &mut Vi, to: &mut Vi, tools: &Tools) {
     while from.offered > 0 {
         let slot = to.queues.pages().received(to.receives());
-        // A program's side that is at it finds that it was too late.
+        // An application's side that is fetching finds that it was too late.
         if !slot.claim.withdraw() {
             break;
         }

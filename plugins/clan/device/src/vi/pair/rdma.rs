@@ -1,5 +1,5 @@
-//! RDMA Write and Read between two VIs of this host (spec §10.2, E9 to E13): the device checks the table
-//! of the target's regions and moves the data, without the target's program.
+//! RDMA Write and Read between two VIs of this host (spec §10.2, E9 to E13): the device checks the regions of the
+//! target and moves the data, without the target's application.
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
@@ -12,7 +12,7 @@ use crate::process::{piece, pieces};
 use crate::queues::Outgoing;
 
 impl Pair<'_> {
-    /// The range of RDMA, in the memory of the target.
+    /// The range in the memory of the target.
     fn target(&self, outgoing: &Outgoing) -> Segment {
         Segment {
             length: outgoing.length,
@@ -34,7 +34,7 @@ impl Pair<'_> {
         let offset = self.from.moved.0;
         let to = target.address.wrapping_add(u64::from(offset));
         self.tools.pieces.clear();
-        // Programs poll the last eight bytes of the range: they become visible last.
+        // Applications poll the last eight bytes of the range, which become visible last.
         let flag_bytes = if last { bytes.min(8) } else { 0 };
         let first = bytes - flag_bytes;
         self.tools.pieces.push(piece(to, first));
@@ -58,8 +58,8 @@ impl Pair<'_> {
         bytes
     }
 
-    /// The immediate data of an RDMA Write uses one receive descriptor; with `error` it tells of that.
-    /// False: it could not be received, and the sender has been told.
+    /// Completes the receive descriptor that the immediate data of an RDMA Write uses, with `error` if there is one.
+    /// False: that was not possible, and the send has completed with an error.
     fn complete_target(&mut self, outgoing: &Outgoing, error: Option<u32>) -> bool {
         let Some(line) = self.to.queues.pages().receive_doorbell(self.to.receives()) else {
             self.nothing_posted(VIP_STATUS_OP_RDMA_WRITE);
@@ -113,7 +113,7 @@ impl Pair<'_> {
         let (status, here) = if self.from.queues.terms().waits_for_reception() {
             (VIP_STATUS_RDMA_PROT_ERROR | opcode, end::REPORTED)
         } else {
-            // A write is complete when its data has left; the loss is told afterwards.
+            // A write is complete when its data has been sent; the loss is reported afterwards.
             (opcode, end::LOST)
         };
         self.from.complete_send(self.tools, status);
