@@ -70,7 +70,8 @@ impl Body {
     }
 }
 
-/// Why a step ends the connection: what it returns instead of its result.
+/// Why a step ends the connection. A function that has this error type returns it if the peer violates the protocol, if
+/// an operation or a receive has failed on a reliable level, or if a completion could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// The reason in the CLOSE.

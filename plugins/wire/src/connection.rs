@@ -1,7 +1,7 @@
 //! One end of a connection between two VIs: its phase, its inputs and its deadlines.
 //!
-//! A connection consists of a [`SendSide`] and a [`ReceiveSide`], which do not know each other, except that pieces of
-//! an RDMA Read's answer arrive at the one and belong to the other. A step of either side that ends the connection
+//! A connection consists of a [`SendSide`] and a [`ReceiveSide`]. The receive side passes the requests and the answers
+//! of RDMA Reads to the send side, which does not know the receive side. A step of either side that ends the connection
 //! returns an [`End`], which is carried out here.
 
 mod end;

@@ -290,9 +290,6 @@ impl SendSide {
     }
 
     /// Completes operations in order.
-    ///
-    /// # Errors
-    /// As for [`SendSide::pump`].
     #[inline(always)]
     fn complete<E: Env>(&mut self, env: &mut E) -> Result<(), End> {
         self.operations.complete(self.flow.inflight().first(), env)
