@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use vipl_abi::*;
-use vipl_netio::env::{Application, Call};
+use vipl_netio::env::{Application, Call, Moved};
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Outgoing, Segments};
@@ -78,7 +78,7 @@ impl<'a> Application for ViPort<'a> {
     }
 
     #[inline(always)]
-    fn gather(&mut self, from: &Segments, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
+    fn gather(&mut self, from: &Segments, offset: u32, out: &mut [u8]) -> Moved {
         let (start, bytes) = (out.as_mut_ptr(), out.len());
         from.pieces(offset, bytes, |at, address, length| {
             // SAFETY: `at + length` is inside `out`; faults are caught.
@@ -88,7 +88,7 @@ impl<'a> Application for ViPort<'a> {
     }
 
     #[inline(always)]
-    fn scatter(&mut self, to: &Segments, offset: u32, bytes: &[u8]) -> Result<(), MemoryFault> {
+    fn scatter(&mut self, to: &Segments, offset: u32, bytes: &[u8]) -> Moved {
         to.pieces(offset, bytes.len(), |at, address, length| {
             // SAFETY: `at + length` is inside `bytes`; faults are caught.
             unsafe { vipl_guard::copy(address, bytes.as_ptr().add(at), length) }
@@ -96,13 +96,13 @@ impl<'a> Application for ViPort<'a> {
         .map_err(fault)
     }
 
-    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Moved {
         let from = std::ptr::with_exposed_provenance(from as usize);
         // SAFETY: `out` has the room; faults are caught.
         unsafe { vipl_guard::copy(out.as_mut_ptr(), from, out.len()) }.map_err(fault)
     }
 
-    fn write(&mut self, to: u64, bytes: &[u8], ends: bool) -> Result<(), MemoryFault> {
+    fn write(&mut self, to: u64, bytes: &[u8], ends: bool) -> Moved {
         let to = std::ptr::with_exposed_provenance_mut(to as usize);
         // SAFETY: the range was checked; faults are caught.
         let copied = unsafe {

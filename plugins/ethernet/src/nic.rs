@@ -47,42 +47,34 @@ impl EthernetNic {
             Host::get().log(VIPL_LOG_ERROR, &text);
             Status::Resource
         };
-        let open = |name: &str, datagrams| {
+        let mut open = |name: &str, datagrams| {
             let link = Host::get().link(name)?;
-            let id = link.id;
+            info.link = link.id;
             let uplink = Uplink::open(C::NAME, C::DOORBELL, C::FRAME_MAX, link, datagrams);
-            uplink.map(|uplink| (id, uplink)).map_err(failed)
+            let uplink = uplink.map_err(failed)?;
+            let (address, mtu) = (uplink.address.clone(), uplink.mtu);
+            Ok((Some(uplink), None, address, mtu))
         };
-        let (uplink, emulated, address, mtu, name) = match network {
+        let ((uplink, impairments, address, mtu), name) = match network {
             Network::Interface(interface) => {
                 if let Some(master) = interface::master(&interface) {
                     let text = interface::is_port(&interface, &master);
                     return Err(failed(std::io::Error::other(text)));
                 }
-                let (id, uplink) = open(&interface, false)?;
-                info.link = id;
-                let (address, mtu) = (uplink.address.clone(), uplink.mtu);
-                (Some(uplink), None, address, mtu, format!("via_{interface}"))
+                (open(&interface, false)?, format!("via_{interface}"))
             }
             Network::Datagrams(argument) => {
-                let (id, uplink) = open(&format!("udp:{argument}"), true)?;
-                (info.link, info.address_form) = (id, VIPL_ADDRESS_IP);
-                let (address, mtu) = (uplink.address.clone(), uplink.mtu);
+                let opened = open(&format!("udp:{argument}"), true)?;
+                info.address_form = VIPL_ADDRESS_IP;
                 let plugin = C::NAME.to_string_lossy();
-                (
-                    Some(uplink),
-                    None,
-                    address,
-                    mtu,
-                    format!("{plugin}:{argument}"),
-                )
+                (opened, format!("{plugin}:{argument}"))
             }
             Network::Emulated {
                 impairments,
                 mtu,
                 address,
                 name,
-            } => (None, Some(impairments), address.to_vec(), mtu, name),
+            } => ((None, Some(impairments), address.to_vec(), mtu), name),
         };
         if mtu < MTU_MIN {
             let text = format!("an MTU of {mtu} is below {MTU_MIN}");
@@ -95,7 +87,7 @@ impl EthernetNic {
         describe(C::NAME, &name, &address, mtu, info);
         info.shared_fds = [page.as_raw_fd(), event.as_raw_fd()];
         let counters = Counters::of(C::NAME);
-        let device = Device::new(nic, name, bell, (uplink, emulated), mtu, counters);
+        let device = Device::new(nic, name, bell, (uplink, impairments), mtu, counters);
         let device = Arc::new(device);
         watch::thread::start(&device)?;
         Ok(EthernetNic {

@@ -10,6 +10,9 @@ use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, 
 
 use crate::peer::PeerProcess;
 
+/// Whether memory was accessed.
+pub type Moved = Result<(), MemoryFault>;
+
 /// One VI of an application. Descriptors are identified by their number in the queue, wrapping, from `completed` to
 /// `posted`.
 pub trait Application {
@@ -26,31 +29,18 @@ pub trait Application {
     /// As [`Env::outgoing`].
     fn outgoing(&mut self, number: u32) -> Result<posted::Outgoing<Self::Segments>, u32>;
     /// As [`Env::incoming`].
-    fn incoming(
-        &mut self,
-        number: u32,
-        message: Option<u32>,
-    ) -> Result<Incoming<Self::Segments>, u32>;
+    fn incoming(&mut self, number: u32, size: Option<u32>)
+    -> Result<Incoming<Self::Segments>, u32>;
 
     /// As [`Env::gather`].
-    fn gather(
-        &mut self,
-        from: &Self::Segments,
-        offset: u32,
-        out: &mut [u8],
-    ) -> Result<(), MemoryFault>;
+    fn gather(&mut self, from: &Self::Segments, offset: u32, out: &mut [u8]) -> Moved;
     /// As [`Env::scatter`].
-    fn scatter(
-        &mut self,
-        to: &Self::Segments,
-        offset: u32,
-        bytes: &[u8],
-    ) -> Result<(), MemoryFault>;
+    fn scatter(&mut self, to: &Self::Segments, offset: u32, bytes: &[u8]) -> Moved;
     /// Copies from an address of the application.
-    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), MemoryFault>;
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Moved;
     /// Copies to an address of the application. `ends`: the application may poll the last eight bytes, which become
     /// visible after all others.
-    fn write(&mut self, to: u64, bytes: &[u8], ends: bool) -> Result<(), MemoryFault>;
+    fn write(&mut self, to: u64, bytes: &[u8], ends: bool) -> Moved;
 
     /// The regions of the NIC, and the tag of the VI.
     fn regions(&self) -> Regions<'_>;
@@ -171,27 +161,16 @@ impl<A: Application> Env for Call<'_, A> {
     }
 
     #[inline(always)]
-    fn gather(
-        &mut self,
-        from: &A::Segments,
-        offset: u32,
-        out: &mut [u8],
-    ) -> Result<(), MemoryFault> {
+    fn gather(&mut self, from: &A::Segments, offset: u32, out: &mut [u8]) -> Moved {
         self.application.gather(from, offset, out)
     }
 
     #[inline(always)]
-    fn scatter(&mut self, to: &A::Segments, offset: u32, bytes: &[u8]) -> Result<(), MemoryFault> {
+    fn scatter(&mut self, to: &A::Segments, offset: u32, bytes: &[u8]) -> Moved {
         self.application.scatter(to, offset, bytes)
     }
 
-    fn place(
-        &mut self,
-        range: &Remote,
-        offset: u32,
-        bytes: &[u8],
-        begun: bool,
-    ) -> Result<(), MemoryFault> {
+    fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8], begun: bool) -> Moved {
         let rights = (!begun).then_some((Operation::Write, VIPL_REGION_RDMA_WRITE));
         let to = target(&self.application, range, offset, bytes.len(), rights)?;
         // The part that has the last eight bytes of the range has all of them.
@@ -199,7 +178,7 @@ impl<A: Application> Env for Call<'_, A> {
         self.application.write(to, bytes, ends)
     }
 
-    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Moved {
         let rights = Some((Operation::Read, VIPL_REGION_RDMA_READ));
         let from = target(&self.application, range, offset, out.len(), rights)?;
         self.application.read(from, out)
