@@ -19,6 +19,7 @@ mod report;
 mod results;
 mod rows;
 mod run;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -150,7 +151,7 @@ fn suite(options: &Options) -> Result<bool, String> {
         && !results
             .all
             .iter()
-            .any(|(_, _, v)| matches!(v, results::Verdict::Failed(_)));
+            .any(|(_, _, v)| matches!(v, verdict::Verdict::Failed(_)));
     if options.write {
         page::write(columns.clone())?;
     }

@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 use crate::page::Column;
 use crate::plan::Planned;
 use crate::provider::Provider;
-use crate::results::{Results, Verdict};
+use crate::results::Results;
 use crate::rows;
 use crate::run::Outcome;
+use crate::verdict::Verdict;
 
 /// A column for each plug-in that was run.
 pub(crate) fn columns(

@@ -7,17 +7,7 @@ use crate::plan::{ELSEWHERE, Planned, RUST_TESTS};
 use crate::provider::{Abilities, Provider};
 use crate::rows;
 use crate::run::Outcome;
-
-/// What became of one assertion on one provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Every run that has to show it, and can, has shown it.
-    Passed,
-    /// Names of the runs that have not.
-    Failed(Vec<String>),
-    /// No run can show it here; the reason.
-    Skipped(String),
-}
+use crate::verdict::Verdict;
 
 /// Verdicts by provider and identifier, in the order of the list.
 pub(crate) struct Results {

@@ -5,8 +5,8 @@
 
 use crate::plan::Level;
 use crate::provider::{Abilities, LOSS, NIC_FAILURE, NONE, Provider, READ, WRITE};
-use crate::results::Verdict;
 use crate::run::Outcome;
+use crate::verdict::Verdict;
 
 /// A row, what it takes to bring it about, and its levels.
 struct Row {
