@@ -76,8 +76,8 @@ fn client(nic: &Nic, server: u32) -> Result<(), Box<dyn Error>> {
             Err(refused) => return Err(refused.error.into()),
         }
     };
-    let told = vi.receive_wait(PATIENCE)?.ok_or("no address came")?;
-    let window = Remote::from_message(told.received().try_into()?);
+    let invitation = vi.receive_wait(PATIENCE)?.ok_or("no address came")?;
+    let window = Remote::from_message(invitation.received().try_into()?);
 
     let mut write = descriptor(&ptag)?;
     write.data_mut(0)[..12].copy_from_slice(b"RDMA Write !");

@@ -307,7 +307,7 @@ impl Shared {
         }
     }
 
-    /// Writes there, like a partner; what does not fit is cut.
+    /// Writes there, like a peer; what does not fit is cut.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let at = at.min(self.bytes);
         let bytes = &bytes[..bytes.len().min(self.bytes - at)];
@@ -315,7 +315,7 @@ impl Shared {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) };
     }
 
-    /// Reads a word there, like a partner.
+    /// Reads a word there, like a peer.
     pub fn u32(&self, at: usize) -> u32 {
         assert!(at + 4 <= self.bytes);
         // SAFETY: inside the mapping.

@@ -44,7 +44,7 @@ impl Watched {
     /// What is there.
     pub fn get(&self, range: Range<usize>) -> &[u8] {
         assert!(range.end <= self.expected.len());
-        // SAFETY: inside the block; nobody writes while the caller looks.
+        // SAFETY: inside the block; no thread writes while the caller reads.
         unsafe { std::slice::from_raw_parts(self.base().wrapping_add(range.start), range.len()) }
     }
 
@@ -63,7 +63,7 @@ impl Watched {
                 self.compare(at..range.start);
             }
             let inside = at.max(range.start)..range.end.max(at);
-            // SAFETY: inside the block, which nobody else writes now; `expected` is another one.
+            // SAFETY: inside the block, which no other thread writes now; `expected` is another one.
             let now = unsafe {
                 std::slice::from_raw_parts(self.base().wrapping_add(inside.start), inside.len())
             };

@@ -1,4 +1,4 @@
-//! The agent's logic under packets of processes that are right, wrong or mad. Whatever they say: nobody
+//! The agent's logic under packets of processes that are right, wrong or mad. Whatever they send: no process
 //! gets more than one reply to a call or messages of another user, tables keep their bounds, and when the
 //! processes have gone nothing is left.
 #![no_main]

@@ -1,4 +1,4 @@
-//! A hostile partner of loopback: it writes anything anywhere into what the two share, while an honest
+//! A hostile peer of loopback: it writes anything anywhere into what the two share, while an honest
 //! program posts, receives and disconnects. Whatever it writes may end the connection; it may not crash
 //! this side, keep it busy for ever, or change a byte that was not offered to it.
 #![no_main]
@@ -15,10 +15,10 @@ use vipl_plugin_abi::*;
 
 // The segment, as `ring.rs` of loopback lays it out. This side is side 0.
 const SLOTS: usize = 256;
-/// Slot 16 of the direction in which the partner sends; slot 15 is the last one.
+/// Slot 16 of the direction in which the peer sends; slot 15 is the last one.
 const INCOMING: usize = 1024;
 const OWN: usize = INCOMING + SLOTS * 64;
-const PARTNER: usize = OWN + 384;
+const PEER: usize = OWN + 384;
 const PAYLOADS: usize = 9 * 4096;
 const PAYLOAD: usize = 256 << 10;
 const SEGMENT: usize = PAYLOADS + 2 * PAYLOAD;
@@ -38,11 +38,11 @@ const OFFERED: Range<usize> = SEND.end + 64..SEND.end + 64 + (16 << 10);
 const BYTES: usize = OFFERED.end + 64;
 const TAG: u32 = 9;
 
-/// What lives as long as the process: the device, and the process that the partner claims to be.
+/// What lives as long as the process: the device, and the process that the peer claims to be.
 struct World {
     device: Device,
-    partner_pid: u32,
-    /// A word that this process and the partner's have at the same place.
+    peer_pid: u32,
+    /// A word that this process and the peer's have at the same place.
     probe: &'static u64,
 }
 // SAFETY: used by the one thread that runs the target.
@@ -55,7 +55,7 @@ fn world() -> &'static World {
     WORLD.get_or_init(|| {
         let probe = Box::leak(Box::new(0x5eed_5eed_5eed_5eed));
         // SAFETY: the child only sleeps, and goes with its parent.
-        let partner_pid = unsafe {
+        let peer_pid = unsafe {
             let parent = libc::getpid();
             let pid = libc::fork();
             if pid == 0 {
@@ -72,7 +72,7 @@ fn world() -> &'static World {
         };
         World {
             device: Device::open(c"1", true),
-            partner_pid,
+            peer_pid,
             probe,
         }
     })
@@ -183,7 +183,7 @@ impl Game<'_> {
         let mut segments = Vec::new();
         let mut bytes = vec![0u8; 32];
         if operation != 0 {
-            // Where the partner's memory is said to be; its region table decides.
+            // Where the peer's memory is said to be; its region table decides.
             bytes.extend(
                 self.input
                     .odd_u32()
@@ -232,7 +232,7 @@ impl Game<'_> {
         self.memory.check(&mut allowed);
     }
 
-    /// The partner announces a slot that may or may not make sense.
+    /// The peer announces a slot that may or may not make sense.
     fn slot(&mut self) {
         let next = self.segment.u32(CONSUMED).wrapping_add(self.input.below(3));
         let at = INCOMING + (next as usize + SLOTS - 16) % SLOTS * 64;
@@ -279,7 +279,7 @@ impl Game<'_> {
                 self.input.u64()
             };
             entry.extend(address.to_le_bytes());
-            entry.extend((REGION_OF_PARTNER).to_le_bytes());
+            entry.extend((REGION_OF_PEER).to_le_bytes());
             entry.extend(self.input.odd_u32().to_le_bytes());
             self.segment.put(PAYLOADS + PAYLOAD + number * 16, &entry);
         }
@@ -296,7 +296,7 @@ impl Game<'_> {
                 } else {
                     self.input.odd_u32()
                 };
-                self.segment.put(PARTNER + word, &value.to_le_bytes());
+                self.segment.put(PEER + word, &value.to_le_bytes());
             }
             6 => {
                 let at = self.input.odd_u32() as usize % SEGMENT;
@@ -306,7 +306,7 @@ impl Game<'_> {
             7 => {
                 // It copies, or has copied. The end of a connection would wait a second for it.
                 let copying = self.input.below(2);
-                self.segment.put(PARTNER + COPYING, &copying.to_le_bytes());
+                self.segment.put(PEER + COPYING, &copying.to_le_bytes());
             }
             8..=9 => self.post(true),
             10..=11 => self.post(false),
@@ -323,10 +323,10 @@ impl Game<'_> {
     }
 }
 
-/// Entries of the partner's region table.
+/// Entries of the peer's region table.
 const REGIONS: usize = 4096;
-/// A handle in the partner's region table, whose every entry covers all memory.
-const REGION_OF_PARTNER: u32 = 4096 | 3;
+/// A handle in the peer's region table, whose every entry covers all memory.
+const REGION_OF_PEER: u32 = 4096 | 3;
 
 fuzz_target!(|bytes: &[u8]| {
     let world = world();
@@ -342,9 +342,9 @@ fuzz_target!(|bytes: &[u8]| {
     region.extend(input.odd_u32().to_le_bytes());
     region.extend(u32::from(input.u16()).to_le_bytes());
     region.extend((u64::from(TAG) << 32 | 3).to_le_bytes());
-    region.extend(REGION_OF_PARTNER.to_le_bytes());
+    region.extend(REGION_OF_PEER.to_le_bytes());
     regions.put(3 * size_of::<vipl_region>(), &region);
-    // Pages of it that can be mapped, as the partner says: from a descriptor of its process.
+    // Pages of it that can be mapped, as the peer says: from a descriptor of its process.
     let mut window = Vec::new();
     window.extend(u32::from(input.u8()).to_le_bytes());
     window.extend([0; 4]);
@@ -353,7 +353,7 @@ fuzz_target!(|bytes: &[u8]| {
     window.clear();
     window.extend(0u64.to_le_bytes());
     window.extend((1u64 << 47).to_le_bytes());
-    window.extend(REGION_OF_PARTNER.to_le_bytes());
+    window.extend(REGION_OF_PEER.to_le_bytes());
     regions.put(REGIONS * size_of::<vipl_region>() + 16 + 3 * 24, &window);
     let memory = Watched::new(BYTES.next_multiple_of(64));
     let handle = world
@@ -372,18 +372,18 @@ fuzz_target!(|bytes: &[u8]| {
     let mut work = Work::new(&world.device, 1, TAG, reliability);
     (work.vi.rdma_write, work.vi.rdma_read) = (rdma_write.into(), rdma_read.into());
     let probe = std::ptr::from_ref(world.probe).expose_provenance() as u64;
-    let line = PARTNER + 80;
-    segment.put(line, &world.partner_pid.to_le_bytes());
+    let line = PEER + 80;
+    segment.put(line, &world.peer_pid.to_le_bytes());
     segment.put(line + 4, &TAG.to_le_bytes());
     segment.put(line + 8, &probe.to_le_bytes());
     segment.put(line + 16, &world.probe.to_le_bytes());
-    segment.put(PARTNER, &input.below(40).to_le_bytes());
-    segment.put(PARTNER + 64, &1u32.to_le_bytes());
+    segment.put(PEER, &input.below(40).to_le_bytes());
+    segment.put(PEER + 64, &1u32.to_le_bytes());
     // SAFETY: plain data.
     let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
     connection.size = size_of::<vipl_connection>();
     connection.key = 7;
-    connection.peer_pid = world.partner_pid;
+    connection.peer_pid = world.peer_pid;
     connection.peer_nic = 77;
     connection.peer_vi = input.odd_u32();
     connection.segment_fd = std::os::fd::AsRawFd::as_raw_fd(&segment.fd);
@@ -415,7 +415,7 @@ fuzz_target!(|bytes: &[u8]| {
     for _ in 0..3 {
         game.act(|work| work.call(provider().progress));
     }
-    game.segment.put(PARTNER + COPYING, &0u32.to_le_bytes());
+    game.segment.put(PEER + COPYING, &0u32.to_le_bytes());
     let Game {
         work, mut memory, ..
     } = game;

@@ -172,7 +172,7 @@ impl Link {
         let place = (self.receive_buffer(index), BYTES);
         self.prepare(SENDS + index, VIP_CONTROL_OP_SENDRECV, 0, None, place, 1);
         let descriptor = self.descriptor(SENDS + index);
-        // SAFETY: a descriptor in registered memory, which nobody touches before it is returned.
+        // SAFETY: a descriptor in registered memory, which no thread touches before it is returned.
         let code = unsafe { self.vi.post_receive(descriptor, self.region.handle()) };
         posted("VipPostRecv", code);
     }

@@ -121,7 +121,7 @@ impl Descriptor {
     }
 
     fn control(&self) -> &VIP_CONTROL_SEGMENT {
-        // SAFETY: not posted, so nobody else has it; its fields are integers.
+        // SAFETY: not posted, so no other code has it; its fields are integers.
         unsafe { self.0.as_ref() }
     }
 

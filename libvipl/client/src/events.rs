@@ -112,7 +112,7 @@ impl Registrations {
     /// Takes one that is to be called, or that the library did not accept.
     ///
     /// # Safety
-    /// `context` is from `add`, and nobody takes it a second time.
+    /// `context` is from `add`, and it is not taken a second time.
     pub(crate) unsafe fn take(context: *mut c_void) -> Option<EntryHandler> {
         // SAFETY: by contract.
         let all = unsafe { Box::from_raw(context.cast::<Registrations>()) };
@@ -130,7 +130,7 @@ impl Registrations {
         for registration in all {
             let context =
                 std::ptr::with_exposed_provenance_mut::<Registrations>(registration.context);
-            // SAFETY: from `add`; the library will not call it any more, so nobody else takes it.
+            // SAFETY: from `add`; the library will not call it any more, so no other call takes it.
             drop(unsafe { Box::from_raw(context) });
         }
     }

@@ -89,7 +89,7 @@ impl RawVi {
     /// VipPostSend.
     ///
     /// # Safety
-    /// The descriptor and the memory that it names stay valid, and nobody else uses them, until the descriptor is
+    /// The descriptor and the memory that it names stay valid, and no other code uses them, until the descriptor is
     /// returned by a done or wait function, or the VI is dropped. `memory` is the handle of the descriptor's region.
     #[inline(always)]
     pub unsafe fn post_send(

@@ -120,10 +120,10 @@ impl Registration {
             Some(address) if base != libc::MAP_FAILED => address,
             _ => return Err(Error::Memory(std::io::Error::last_os_error())),
         };
-        // SAFETY: just mapped; nobody else knows it.
+        // SAFETY: just mapped; no other code knows it.
         let registered = unsafe { Self::new(ptag, base, length, access, true) };
         if registered.is_err() {
-            // SAFETY: mapped above, used by nobody.
+            // SAFETY: mapped above, and not used.
             unsafe { libc::munmap(base.as_ptr().cast(), length) };
         }
         registered
@@ -181,13 +181,13 @@ impl Registration {
     fn deregister(&mut self) -> Result<()> {
         self.end()?;
         if self.is_mapped {
-            // SAFETY: mapped by `map`, and used by nobody any more.
+            // SAFETY: mapped by `map`, and not used any more.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
         }
         Ok(())
     }
 
-    /// Ends the registration; nobody but this process accesses the memory afterwards.
+    /// Ends the registration; no process but this one accesses the memory afterwards.
     fn end(&mut self) -> Result<()> {
         let nic = self.ptag.nic();
         self.has_ended = true;
@@ -352,7 +352,7 @@ impl Region {
     /// Registers memory of the program.
     ///
     /// # Safety
-    /// Until the region is dropped, the memory stays mapped, and nobody uses it but through this region, the library
+    /// Until the region is dropped, the memory stays mapped, and it is used through this region only, the library
     /// and what `access` permits to peers. A region that is leaked is never deregistered.
     ///
     /// # Errors

@@ -149,9 +149,9 @@ fn rdma_reaches_what_the_region_permits_and_nothing_else() {
     let region = Region::new(&ptag, 100, open).expect("a region");
     // Edges that are not aligned.
     region.write(5, b"0123456789abcdefghij");
-    let told = Remote::from_message(region.remote(5, 20).to_message());
+    let remote = Remote::from_message(region.remote(5, 20).to_message());
     let mut read = descriptor(&ptag, BYTES);
-    read.set_read(20, told);
+    read.set_read(20, remote);
     client.post_send(read).expect("posted");
     let read = client.send_wait(WAIT).expect("no error").expect("complete");
     assert_eq!(&read.data(0)[..20], b"0123456789abcdefghij");
@@ -160,8 +160,8 @@ fn rdma_reaches_what_the_region_permits_and_nothing_else() {
     write.set_write(
         3,
         Remote {
-            address: told.address + 9,
-            ..told
+            address: remote.address + 9,
+            ..remote
         },
     );
     write.set_immediate(1);
@@ -179,7 +179,7 @@ fn rdma_reaches_what_the_region_permits_and_nothing_else() {
     drop(region);
     let mut write = descriptor(&ptag, BYTES);
     write.set_user_data(77);
-    write.set_write(3, told);
+    write.set_write(3, remote);
     client.post_send(write).expect("posted");
     let failed = client.send_wait(WAIT).expect_err("a region that is gone");
     let Error::Completion { status, .. } = failed.error else {
@@ -195,19 +195,19 @@ fn borrowed_memory_is_registered_while_the_closure_runs() {
     let ptag = Ptag::new(&nic).expect("a tag");
     let (client, _server) = pair(&nic, "scope", vi(&ptag, 0, None), vi(&ptag, 1, None));
     let mut memory = vec![0u8; 64];
-    let told = Region::scoped(&ptag, &mut memory, Access::WRITE, |region| {
-        let told = region.remote(8, 5);
+    let remote = Region::scoped(&ptag, &mut memory, Access::WRITE, |region| {
+        let remote = region.remote(8, 5);
         let mut write = descriptor(&ptag, BYTES);
         write.data_mut(0)[..5].copy_from_slice(b"hello");
-        write.set_write(5, told);
+        write.set_write(5, remote);
         client.post_send(write).expect("posted");
         client.send_wait(WAIT).expect("no error").expect("complete");
-        told
+        remote
     })
     .expect("registered");
     assert_eq!(&memory[8..13], b"hello");
     let mut late = descriptor(&ptag, BYTES);
-    late.set_write(5, told);
+    late.set_write(5, remote);
     client.post_send(late).expect("posted");
     assert!(
         client.send_wait(WAIT).is_err(),
@@ -225,9 +225,9 @@ fn borrowed_memory_is_registered_while_the_closure_runs() {
 fn a_connection_that_ends_returns_all_descriptors() {
     let nic = nic();
     let ptag = Ptag::new(&nic).expect("a tag");
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     nic.on_error(move |error| {
-        let _ = tell.send((error.code, error.vi));
+        let _ = sender.send((error.code, error.vi));
     })
     .expect("a handler");
     let (client, server) = pair(&nic, "end", vi(&ptag, 3, None), vi(&ptag, 3, None));
@@ -235,7 +235,7 @@ fn a_connection_that_ends_returns_all_descriptors() {
     let client = client.disconnect().expect("disconnected");
     assert_eq!(client.status().expect("a state").state, ViState::Idle);
     let limit = WAIT.unwrap_or_default();
-    let lost = told.recv_timeout(limit).expect("an asynchronous error");
+    let lost = receiver.recv_timeout(limit).expect("an asynchronous error");
     assert_eq!(lost, (AsyncCode::ConnectionLost, Some(id)));
     let server = server.disconnect().expect("disconnected");
     let mut numbers = Vec::new();
@@ -247,7 +247,7 @@ fn a_connection_that_ends_returns_all_descriptors() {
         numbers.push(flushed.value.expect("the descriptor").user_data());
     }
     assert_eq!(numbers, [0, 1, 2]);
-    // What is left on the other one is dropped with it; both connect again.
+    // What is left on the second one is dropped with it; both connect again.
     let (client, server) = pair(&nic, "end", client, server);
     drop(server);
     drop((client, ptag));
@@ -260,9 +260,9 @@ fn what_a_call_uses_up_comes_back_with_its_error() {
     let nic = nic();
     let ptag = Ptag::new(&nic).expect("a tag");
     let idle = vi(&ptag, 1, None);
-    let nobody = nic.address(b"nobody waits here");
+    let unused = nic.address(b"nobody waits here");
     let refused = idle
-        .connect(&nic.address(b"x"), &nobody, WAIT)
+        .connect(&nic.address(b"x"), &unused, WAIT)
         .expect_err("nobody");
     assert_eq!(refused.error.code(), Some(Code::NoMatch));
     assert_eq!(
@@ -375,18 +375,20 @@ fn a_completion_queue_names_the_vi_and_calls_once() {
     let entry = cq.wait(WAIT).expect("no error").expect("an entry");
     assert_eq!((entry.vi, entry.is_receive), (server.id(), true));
     assert!(server.receive_done().expect("no error").is_some());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let held = Arc::new(AtomicUsize::new(0));
     for _ in 0..2 {
-        let (tell, held) = (tell.clone(), Arc::clone(&held));
+        let (sender, held) = (sender.clone(), Arc::clone(&held));
         cq.notify(move |entry| {
             held.fetch_add(1, Ordering::Relaxed);
-            let _ = tell.send(entry);
+            let _ = sender.send(entry);
         })
         .expect("registered");
     }
     client.post_send(send(&ptag, b"2")).expect("posted");
-    let entry = told.recv_timeout(WAIT.unwrap_or_default()).expect("a call");
+    let entry = receiver
+        .recv_timeout(WAIT.unwrap_or_default())
+        .expect("a call");
     assert_eq!(entry.vi, server.id());
     cq.resize(32).expect("resized");
     // The second one is cancelled: what it holds is dropped without a call. The first one may just be ending.

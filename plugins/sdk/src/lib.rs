@@ -9,7 +9,7 @@
 //! [`descriptor`] walks descriptors and [`region`] checks memory; both read the program's memory through
 //! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`settings`] reads what the user
 //! has set. [`shm`], [`futex`] and [`thread`] are what plug-ins do with the system, each with the care that a
-//! library inside somebody else's program needs. The module `shim` makes the C table of a plug-in from its traits.
+//! library inside another vendor's program needs. The module `shim` makes the C table of a plug-in from its traits.
 
 pub mod settings;
 mod shim;

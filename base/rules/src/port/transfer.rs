@@ -29,7 +29,7 @@ pub unsafe trait Source {
     fn range(self) -> (*const u8, usize);
 }
 
-// SAFETY: nobody else uses the slice.
+// SAFETY: no other thread uses the slice.
 unsafe impl Room for &mut [u8] {
     fn range(self) -> (*mut u8, usize) {
         (self.as_mut_ptr(), self.len())
@@ -43,7 +43,7 @@ unsafe impl Room for &[AtomicU8] {
     }
 }
 
-// SAFETY: nobody writes to the slice.
+// SAFETY: no thread writes to the slice.
 unsafe impl Source for &[u8] {
     fn range(self) -> (*const u8, usize) {
         (self.as_ptr(), self.len())

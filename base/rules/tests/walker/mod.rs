@@ -345,7 +345,7 @@ fn with_port(rules: &Rules, body: impl FnOnce(&Port)) {
         handle: region.handle.into(),
         reserved: 0,
     });
-    // SAFETY: plain data; null pointers where nobody looks.
+    // SAFETY: plain data; null pointers where the walker does not read.
     let (mut nic, mut vi): (vipl_nic, vipl_vi) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     nic.regions = regions.as_ptr();
