@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 /* The device is killed while two VIs of this process are connected: the application is informed once, its VIs are in
-=======
-/* The device is killed while two VIs of this process are connected: the program is informed once, its VIs are in
->>>>>>> 8f32b968 (docs, base, client, fuzz: Reword the rest by the glossary)
  * Error with their queues flushed, nothing hangs, and a device that is opened then works. The file that
  * CLAN_READY names says when to kill it. */
 #include "common.h"
