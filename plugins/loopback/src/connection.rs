@@ -40,7 +40,7 @@ pub(crate) struct Connection {
     choice: Choice,
 }
 
-/// The receive side, and the word that tells of shared copies, in one cache line.
+/// The receive side, and the word of shared copies, in one cache line.
 #[repr(C, align(64))]
 struct Inbound {
     receiver: Receiver,

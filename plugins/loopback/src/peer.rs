@@ -68,7 +68,7 @@ pub(crate) struct Peer {
     /// `posted` of the receive queue when nothing had been received.
     posted_base: u32,
     reach: Cell<Reach>,
-    /// Sends wait for the peer, and it is told so.
+    /// Sends wait for the peer, and that is published.
     waiting: Cell<bool>,
     /// Sends are complete when the peer has consumed them, and each side informs the other.
     reception: bool,

@@ -34,7 +34,7 @@ pub(crate) struct Assembly {
     pub(crate) dropped: bool,
 }
 
-/// The receive side. Small enough to share a cache line with the word that tells of shared copies, behind it.
+/// The receive side. It shares a cache line with the word of shared copies behind it.
 #[repr(C)]
 pub(crate) struct Receiver {
     ring: InRing,
@@ -78,7 +78,7 @@ impl Receiver {
         self.ring.payload(at, bytes)
     }
 
-    /// A message in the payload area tells where the next one is expected; other slots tell nothing.
+    /// Notes where the payload of the next message is expected, if this one shows it.
     #[inline(always)]
     pub(crate) fn expect(&mut self, next: Option<u32>) {
         self.expected = next;

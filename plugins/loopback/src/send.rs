@@ -78,7 +78,7 @@ pub(crate) struct Sender {
     serving: Option<Box<Serving>>,
 
     outstanding: VecDeque<Outstanding>,
-    /// When something was sent whose acknowledgement is awaited, or the peer's count was last polled, in ticks.
+    /// When something was sent that waits for its acknowledgement, or the peer's count was last polled, in ticks.
     polled: u64,
     /// Slot behind the last piece of an RDMA Write.
     written: u32,

@@ -1,8 +1,8 @@
-//! What a NIC shares with its peers: the page with its bell, and the table of its regions.
+//! Shared memory of a NIC: the page with its bell and ready bits, and the table of its regions.
 //!
 //! ```text
-//!   page      bell     how peers wake its sleepers
-//!             ready    one bit per VI that has something
+//!   page      bell     how peers wake its sleeping threads
+//!             ready    ready bits, one per VI
 //!   regions            32 bytes each; peers map them for reading only
 //! ```
 
@@ -58,13 +58,13 @@ impl SharedNic {
         unsafe { &*self.page.base().cast::<Page>() }
     }
 
-    /// Wakes the NIC's sleepers.
+    /// Wakes the NIC's sleeping threads.
     #[inline(always)]
     pub(crate) fn bell(&self) -> &Bell {
         &self.page().bell
     }
 
-    /// VIs that have something.
+    /// Ready bits of its VIs.
     #[inline(always)]
     pub(crate) fn ready(&self) -> &ViMarks {
         &self.page().ready

@@ -34,7 +34,7 @@ pub(crate) const RR: u16 = VIP_SERVICE_RELIABLE_RECEPTION;
 pub(crate) const U: u16 = VIP_SERVICE_UNRELIABLE;
 pub(crate) const DONE: u32 = VIP_STATUS_DONE;
 
-/// What the plug-in told the host.
+/// What the plug-in has reported to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
     /// An asynchronous error of the VI with this index.
@@ -48,7 +48,7 @@ thread_local! {
     static SINGLE_COPY: Cell<bool> = const { Cell::new(true) };
 }
 
-/// What was told since this was last asked.
+/// What was reported since the last call.
 pub(crate) fn reported() -> Vec<Reported> {
     REPORTED.take()
 }
@@ -91,7 +91,7 @@ unsafe extern "C" fn fail(vi: *mut vipl_vi, cause: c_int, _: u32, _: *mut VIP_DE
     REPORTED.with_borrow_mut(|reported| reported.push(Reported::Failed(index, cause)));
 }
 
-/// The watch thread is told that there is nothing: the test alone makes progress.
+/// The watch thread finds nothing: the test alone makes progress.
 unsafe extern "C" fn poll(_nic: *const vipl_nic, _index: u32) -> c_int {
     VIPL_POLL_NOTHING
 }
@@ -350,7 +350,7 @@ impl End {
         self.post(control, length, &segments)
     }
 
-    /// Somebody sleeps until something of a queue is complete, or not.
+    /// A thread sleeps until something of a queue is complete, or not.
     pub(crate) fn await_completions(&mut self, recv: bool, send: bool) {
         (self.vi.recv.signal, self.vi.send.signal) = (recv.into(), send.into());
     }

@@ -5,8 +5,8 @@ use core::arch::x86::_rdtsc;
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::_rdtsc;
 
-/// The time in a unit of the machine's own: some billions a second. Both sides of a connection have the same, also where
-/// one is a 32-bit program.
+/// The time in ticks of the processor, some billions a second. Both sides of a connection use the same unit, also where one is a
+/// 32-bit program.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]

@@ -1,13 +1,12 @@
-//! Progress while the program makes none.
+//! Background progress thread, one per NIC handle.
 //!
-//! A message for a program that computes, or that polls nothing but its own memory, must still arrive.
-//! One thread per NIC handle sees to it: it sleeps until a partner rings, then lets connected VIs
-//! make progress, and for a while goes on doing so now and then, at first often and then less, before it
-//! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
+//! It delivers messages and lets waiting sends go on while the application computes or polls nothing but its own memory. It
+//! sleeps until a peer rings, then polls connected VIs for a while, at first often and then less, before it sleeps again. A
+//! peer rings only while the thread sleeps, so an active application is not disturbed.
 //!
-//! To look at a VI takes its lock away from the thread that owns it, which costs a barrier of all processors.
-//! Most looks are therefore only at VIs that somebody has to look at: not at those that partners mark and have
-//! not marked, nor at marked ones while the program takes the marks, unless they wait for their partner.
+//! To poll a VI takes its lock away from the thread that owns it, which costs a barrier of all processors. Most polls are
+//! therefore of some VIs only: not of those whose peers set a ready bit and have not, nor of ready ones while the
+//! application takes the ready bits, unless their sends wait for the peer.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,15 +21,15 @@ use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::shared::{SharedNic, VIS_MAX};
 
-/// Shortest and longest pause between two looks.
+/// Shortest and longest pause between two polls.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Looks without a find before the thread sleeps.
-const QUIET_LOOKS: u32 = 12;
-/// Every so many looks are at all VIs: a partner may have missed that it is to mark one, or be hostile. What it has sent
-/// is then found after a sixth of a second, or later on a VI on which the program does something else meanwhile.
+/// Polls that find nothing before the thread sleeps.
+const QUIET_POLLS: u32 = 12;
+/// Every so many polls are of all VIs: a peer may have missed that it is to set a ready bit, or be hostile. Its messages are
+/// then found after a sixth of a second, or later on a VI on which the application does something else meanwhile.
 const ALL_EVERY: u32 = 8;
-/// Longest sleep: a partner that misbehaves may keep the bell from being rung.
+/// Longest sleep: a hostile peer may not ring the bell.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 thread_local! {
@@ -38,12 +37,12 @@ thread_local! {
     static ARRIVED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a watch thread, and not one of the program.
+/// Whether this is a watch thread, and not one of the application.
 pub(crate) fn is_this_thread() -> bool {
     WATCHING.get()
 }
 
-/// This thread has taken or sent something that completes no descriptor. A watch thread then looks again at once.
+/// This thread has taken or sent something that completes no descriptor. A watch thread then polls again at once.
 pub(crate) fn note_arrival() {
     ARRIVED.set(true);
 }
@@ -71,19 +70,19 @@ impl Vis {
     }
 }
 
-/// The thread, and which VIs it looks after.
+/// The thread, and the VIs that it polls.
 pub(crate) struct Watch {
     nic: NicHandle,
     shared: Arc<SharedNic>,
     connected: Vis,
-    /// VIs that partners mark.
+    /// VIs whose peers set ready bits.
     marked: Vis,
-    /// The program has taken marks since the thread's last look.
+    /// The application has taken ready bits since the thread's last poll.
     marks_taken: AtomicBool,
-    /// VIs with sends that cannot go on before the partner has.
+    /// VIs whose sends wait for the peer.
     waiting: Vis,
     asleep: AtomicBool,
-    /// 1: the thread ends. It sleeps on this word between two looks.
+    /// 1: the thread ends. It sleeps on this word between two polls.
     stop: AtomicU32,
     thread: Mutex<Option<Thread>>,
 }
@@ -103,7 +102,7 @@ impl Watch {
         })
     }
 
-    /// Starts the thread. A device without it would connect and then move nothing for a program that computes.
+    /// Starts the thread. Without it an application that computes would receive nothing.
     pub(crate) fn start(self: &Arc<Self>) -> Result<(), Status> {
         let watch = self.clone();
         let started = spawn_with_signals_blocked("vipl-watch", move || watch.run());
@@ -116,12 +115,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Begins to look after a VI.
+    /// Begins to poll a VI.
     pub(crate) fn add(&self, index: u32) {
         self.connected.set(index, true);
     }
 
-    /// Looks after it no more.
+    /// Polls it no more.
     pub(crate) fn remove(&self, index: u32) {
         self.connected.set(index, false);
         self.marked.set(index, false);
@@ -142,12 +141,12 @@ impl Watch {
         WATCHING.set(true);
         let bell = self.shared.bell();
         while self.stop.load(Ordering::Acquire) == 0 {
-            // First of all: the program has just connected, and its first message should not have to ring.
+            // First of all: the application has just connected, and its first message should not have to ring.
             self.stay_awake();
             let epoch = bell.arm();
             self.asleep.store(true, Ordering::SeqCst);
             // Something may have come just before the announcement.
-            let awake = self.look(true) != Poll::Nothing
+            let awake = self.poll(true) != Poll::Nothing
                 || self.waiting.any()
                 || self.stop.load(Ordering::Acquire) != 0;
             bell.sleep(
@@ -163,17 +162,17 @@ impl Watch {
     }
 
     fn stay_awake(&self) {
-        let (mut pause, mut quiet, mut looks) = (PAUSE_MIN, 0, 0u32);
-        while quiet < QUIET_LOOKS && self.stop.load(Ordering::Acquire) == 0 {
-            let found = self.look(looks.is_multiple_of(ALL_EVERY));
-            looks = looks.wrapping_add(1);
+        let (mut pause, mut quiet, mut polls) = (PAUSE_MIN, 0, 0u32);
+        while quiet < QUIET_POLLS && self.stop.load(Ordering::Acquire) == 0 {
+            let found = self.poll(polls.is_multiple_of(ALL_EVERY));
+            polls = polls.wrapping_add(1);
             if found == Poll::Progress {
                 (pause, quiet) = (PAUSE_MIN, 0);
                 std::thread::yield_now();
                 continue;
             }
-            // Sends that cannot go on keep the thread awake: the partner's sign may be missed.
-            // So does a program at work, which may stop working at any time.
+            // Waiting sends keep the thread awake: the peer's alert may be missed. So does an active application, which may stop
+            // polling at any time.
             let awake = found == Poll::Busy || self.waiting.any();
             quiet = if awake { 0 } else { quiet + 1 };
             futex::wait(&self.stop, 0, pause.as_nanos() as u64);
@@ -181,7 +180,7 @@ impl Watch {
         }
     }
 
-    /// A VI begins or ceases to wait for its partner.
+    /// A VI's sends begin or cease to wait for the peer.
     pub(crate) fn set_waiting(&self, index: u32, waiting: bool) {
         self.waiting.set(index, waiting);
         if waiting && self.asleep.load(Ordering::SeqCst) {
@@ -189,12 +188,12 @@ impl Watch {
         }
     }
 
-    /// Says whether partners mark a VI when they have something for it.
+    /// Notes whether the peer sets the ready bit of a VI.
     pub(crate) fn set_marked(&self, index: u32, marked: bool) {
         self.marked.set(index, marked);
     }
 
-    /// The program takes the marks. The word is written once for each look of the thread.
+    /// The application takes the ready bits. The word is written once for each poll of the thread.
     #[inline(always)]
     pub(crate) fn note_marks_taken(&self) {
         if !self.marks_taken.load(Ordering::Relaxed) {
@@ -202,32 +201,32 @@ impl Watch {
         }
     }
 
-    /// Whether the program has taken marks since this was asked last.
-    fn program_takes_marks(&self) -> bool {
+    /// Whether the application has taken ready bits since the last call.
+    fn application_takes_marks(&self) -> bool {
         self.marks_taken.swap(false, Ordering::Relaxed)
     }
 
-    /// Which 64 VIs a look is at.
-    fn due(&self, place: usize, all: bool, by_program: bool) -> u64 {
+    /// Which of 64 VIs are polled.
+    fn due(&self, place: usize, all: bool, by_application: bool) -> u64 {
         let connected = self.connected.word(place);
         if all || connected == 0 {
             return connected;
         }
         let ready = self.shared.ready().word(place);
-        let unheard = if by_program { 0 } else { ready };
-        connected & (unheard | !self.marked.word(place) | self.waiting.word(place))
+        let ready = if by_application { 0 } else { ready };
+        connected & (ready | !self.marked.word(place) | self.waiting.word(place))
     }
 
-    /// Lets VIs make progress, all of them or those of which nobody else would hear.
-    fn look(&self, all: bool) -> Poll {
-        let by_program = self.program_takes_marks();
-        let mut found = if by_program {
+    /// Polls VIs: all of them, or those that no other thread polls.
+    fn poll(&self, all: bool) -> Poll {
+        let by_application = self.application_takes_marks();
+        let mut found = if by_application {
             Poll::Busy
         } else {
             Poll::Nothing
         };
         for place in 0..VIS_MAX as usize / 64 {
-            let mut bits = self.due(place, all, by_program);
+            let mut bits = self.due(place, all, by_application);
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
@@ -253,7 +252,7 @@ mod tests {
     use crate::testing::{RD, pair};
 
     #[test]
-    fn marked_vis_are_left_to_a_program_that_takes_the_marks() {
+    fn ready_vis_are_left_to_an_application_that_takes_the_ready_bits() {
         let pair = pair(RD, true);
         let shared = pair.right.nic.shared().clone();
         // One whose thread does not run.
@@ -261,24 +260,24 @@ mod tests {
         let nic = unsafe { NicHandle::new(std::ptr::null()) };
         let watch = Watch::new(nic, shared.clone());
         let is_due = |all| {
-            let by_program = watch.program_takes_marks();
-            watch.due(1, all, by_program) & 1 << 5 != 0
+            let by_application = watch.application_takes_marks();
+            watch.due(1, all, by_application) & 1 << 5 != 0
         };
         assert!(!is_due(true), "it is not connected");
         watch.connected.set(69, true);
-        assert!(is_due(false), "nobody marks it");
+        assert!(is_due(false), "its peer sets no ready bit");
         watch.set_marked(69, true);
-        assert!(!is_due(false) && is_due(true), "it is not marked");
+        assert!(!is_due(false) && is_due(true), "it is not ready");
         shared.ready().set(69);
-        assert!(is_due(false), "it is marked");
+        assert!(is_due(false), "it is ready");
         watch.note_marks_taken();
-        assert!(!is_due(false), "the program takes the marks");
+        assert!(!is_due(false), "the application takes the ready bits");
         assert!(is_due(false), "it does not any more");
         watch.note_marks_taken();
         watch.set_waiting(69, true);
         assert!(
             is_due(false),
-            "it waits for its partner, whose sign may be missed"
+            "its sends wait for the peer, whose alert may be missed"
         );
         watch.set_waiting(69, false);
         watch.remove(69);

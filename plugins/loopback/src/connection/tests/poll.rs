@@ -6,14 +6,14 @@ use crate::testing::{DONE, Posted, RD, RR, Reported, U, code, pair, reported};
 use crate::ticks::ticks;
 
 #[test]
-fn messages_of_all_ways_arrive_whole() {
+fn messages_by_all_methods_arrive_whole() {
     for single_copy in [true, false] {
         for length in [0, 1, 40, 41, 16_384, 16_385, 65_536] {
             let mut pair = pair(RD, single_copy);
             let data = pair.left.fill(0, length, length);
             let receive = pair.right.receive(64, length as u32 + 3);
             let send = pair.left.send(0, length as u32);
-            // Both sides may have to learn first how the other one's memory is reached.
+            // Both sides may first have to find out how the peer's memory is accessed.
             for _ in 0..4 {
                 pair.right.progress();
                 pair.left.progress();
@@ -49,14 +49,14 @@ fn received(pair: &mut Pair) -> Posted {
     send
 }
 
-/// Whether a look of the left side tells it that the message was received, if it has `looked` at that time.
-fn is_found(pair: &mut Pair, send: Posted, looked: u64) -> bool {
-    pair.left.connection().sender.set_polled(looked);
+/// Whether a poll of the left side completes the send, if its last poll of the count was at that time.
+fn is_found(pair: &mut Pair, send: Posted, polled: u64) -> bool {
+    pair.left.connection().sender.set_polled(polled);
     pair.left.progress();
     pair.left.status(send) == DONE
 }
 
-/// How many of three messages a look takes that follows one at an empty ring.
+/// How many of three messages a poll takes that follows one of an empty ring.
 fn taken_after_nothing(pair: &mut Pair) -> usize {
     pair.right.progress();
     let receives = [0; 3].map(|at| pair.right.receive(at, 8));
@@ -67,13 +67,13 @@ fn taken_after_nothing(pair: &mut Pair) -> usize {
     let done = |pair: &Pair| receives.map(|receive| pair.right.status(receive) != 0);
     let taken = done(pair);
     pair.right.progress();
-    assert_eq!(done(pair), [true; 3], "the next look takes the others");
+    assert_eq!(done(pair), [true; 3], "the next poll takes the others");
     taken.into_iter().filter(|taken| *taken).count()
 }
 
 #[test]
-fn a_message_that_was_waited_for_is_taken_by_itself() {
-    // A receipt tells of all messages before it.
+fn a_message_after_an_empty_poll_is_taken_alone() {
+    // An acknowledgement stands for all messages before it.
     for (level, taken) in [(U, 1), (RD, 1), (RR, 3)] {
         let mut pair = pair(level, true);
         received(&mut pair);
@@ -82,9 +82,9 @@ fn a_message_that_was_waited_for_is_taken_by_itself() {
     }
 }
 
-/// A thread is woken once for all that has arrived, and a mark stands for it.
+/// A thread is woken once for all that has arrived, and one ready bit stands for it.
 #[test]
-fn for_those_who_sleep_a_look_takes_everything() {
+fn for_a_sleeping_thread_a_poll_takes_everything() {
     for (recv, send) in [(true, false), (false, true)] {
         let mut pair = pair(RD, true);
         received(&mut pair);
@@ -117,7 +117,7 @@ fn a_message_in_pieces_is_not_left_after_the_first() {
     assert_eq!(
         pair.right.status(receive),
         DONE | VIP_STATUS_OP_RECEIVE,
-        "one look takes all pieces"
+        "one poll takes all pieces"
     );
 }
 
@@ -146,12 +146,16 @@ fn the_sender_learns_of_room_before_the_end_of_a_batch() {
     let before = consumed(&mut pair);
     large_messages(&mut pair, 5);
     assert_eq!(pair.right.receive_batch(5), (true, 5 * PIECE));
-    assert_eq!(consumed(&mut pair), before + 4, "told after each 32 KiB");
+    assert_eq!(
+        consumed(&mut pair),
+        before + 4,
+        "published after each 32 KiB"
+    );
     pair.right.connection().peer.acknowledge();
     assert_eq!(consumed(&mut pair), before + 5);
 }
 
-/// Otherwise a look could last as long as the sender has something to send.
+/// Otherwise a poll could last as long as the sender has something to send.
 #[test]
 fn a_batch_ends_with_as_much_as_the_payload_area_holds() {
     let mut pair = pair(RD, true);
@@ -177,7 +181,7 @@ fn what_follows_a_wait_for_room_is_a_burst() {
     assert!(!receiver_is_idle(&mut pair));
 }
 
-/// VipDisconnect looks once, and whatever has come by then counts (spec §4.4).
+/// VipDisconnect polls once, and everything that has arrived by then counts (spec §4.4).
 #[test]
 fn the_end_leaves_nothing_that_has_arrived() {
     for level in [U, RD, RR] {
@@ -222,12 +226,12 @@ fn a_sender_that_polls_leaves_the_count_alone_for_moments() {
     assert!(is_found(&mut pair, send, LONG_AGO));
     assert!(
         pair.left.connection().sender.polled() >= before,
-        "after a look"
+        "after a poll"
     );
 }
 
 #[test]
-fn an_answer_brings_the_receipt() {
+fn an_answer_brings_the_acknowledgement() {
     let mut pair = settled();
     let send = received(&mut pair);
     pair.left.receive(0, 8);
@@ -236,7 +240,7 @@ fn an_answer_brings_the_receipt() {
 }
 
 #[test]
-fn a_sender_that_may_be_told_looks_at_once() {
+fn a_sender_that_may_be_signalled_polls_at_once() {
     let mut pair = settled();
     let shared = pair.left.nic.shared().clone();
     let epoch = shared.bell().arm();
@@ -245,14 +249,14 @@ fn a_sender_that_may_be_told_looks_at_once() {
     shared.bell().sleep(epoch, 0);
     pair.left.connection().watch(true);
     let send = received(&mut pair);
-    assert!(is_found(&mut pair, send, JUST_NOW), "at a mark");
+    assert!(is_found(&mut pair, send, JUST_NOW), "after a ready bit");
     let mut marks = [0; 64];
-    assert_eq!(shared.ready().take(&mut marks), 1, "the partner sets it");
+    assert_eq!(shared.ready().take(&mut marks), 1, "the peer sets it");
 }
 
-/// The mark of the answer stands for the receipt that came after it, too.
+/// The ready bit of the answer stands for the later acknowledgement, too.
 #[test]
-fn one_mark_stands_for_an_answer_and_a_later_receipt() {
+fn one_ready_bit_stands_for_an_answer_and_a_later_acknowledgement() {
     let mut pair = settled();
     pair.left.receive(0, 8);
     let first = received(&mut pair);
@@ -265,8 +269,8 @@ fn one_mark_stands_for_an_answer_and_a_later_receipt() {
     assert_eq!(pair.left.status(second), DONE);
 }
 
-/// RDMA may find first that the partner's process is gone. What that left in its own memory is lost, and nothing
-/// from behind it is delivered.
+/// RDMA may find first that the peer's process has exited. What that left in its own memory is lost, and nothing
+/// behind it is delivered.
 #[test]
 fn no_message_follows_one_that_cannot_be_fetched_any_more() {
     for level in [U, RD, RR] {
@@ -305,7 +309,7 @@ fn immediate_data_travels_with_its_flag() {
 
 /// E7.
 #[test]
-fn a_message_that_is_too_long_tells_both_sides() {
+fn a_message_that_is_too_long_is_reported_on_both_sides() {
     let expected = [
         (U, 0),
         (RD, VIP_STATUS_TRANSPORT_ERROR),
@@ -329,7 +333,7 @@ fn a_message_that_is_too_long_tells_both_sides() {
 }
 
 #[test]
-fn a_look_ends_and_asks_for_another_one() {
+fn a_poll_ends_and_asks_for_another_one() {
     let mut pair = pair(RD, true);
     let receives: Vec<_> = (0..2 * BATCH + 1)
         .map(|_| pair.right.receive(0, 8))

@@ -33,7 +33,7 @@ fn a_full_ring_sends_the_rest_when_there_is_room() {
     assert_eq!(done(&pair, &sends), SLOTS as usize);
     assert!(
         pair.left.connection().peer.is_waiting(),
-        "the peer must tell when it has made room"
+        "the peer must alert it when there is room"
     );
     pair.left.progress();
     assert_eq!(done(&pair, &sends), SLOTS as usize, "no room yet");
@@ -44,7 +44,7 @@ fn a_full_ring_sends_the_rest_when_there_is_room() {
     assert_eq!(done(&pair, &sends), sends.len());
 }
 
-/// What is cold is not touched where messages wait for each other; afterwards everything is there for a stream.
+/// Request-response traffic touches no cold slots or payload; afterwards the whole ring is there for a stream.
 #[test]
 fn messages_one_by_one_use_the_first_slots_and_payload() {
     for (length, slots) in [(8, 16), (4000, 16), (8, 4)] {

@@ -30,14 +30,16 @@ fn data_gets_there_and_back_by_each_method() {
         for length in [0, 1, 8, 9, 40_000, 65_536] {
             let mut pair = pair_with(RD, by);
             let data = pair.left.fill(0, length, 3);
-            let far = (pair.right.address(1000), HANDLE);
+            let remote = (pair.right.address(1000), HANDLE);
             let bytes = length as u32;
-            let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, bytes, far);
+            let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, bytes, remote);
             settle(&mut pair);
             let written = DONE | VIP_STATUS_OP_RDMA_WRITE;
             assert_eq!(pair.left.status(write), written, "{by:?} {length}");
             assert_eq!(pair.right.bytes(1000, length), data);
-            let read = pair.left.rdma(VIP_CONTROL_OP_RDMAREAD, 100_000, bytes, far);
+            let read = pair
+                .left
+                .rdma(VIP_CONTROL_OP_RDMAREAD, 100_000, bytes, remote);
             settle(&mut pair);
             let done = DONE | VIP_STATUS_OP_RDMA_READ;
             assert_eq!(pair.left.status(read), done, "{length} bytes");
@@ -52,9 +54,9 @@ fn immediate_data_of_a_write_uses_a_receive_descriptor() {
     for single_copy in [true, false] {
         let mut pair = pair(RD, single_copy);
         let receive = pair.right.receive(0, 8);
-        let far = (pair.right.address(1000), HANDLE);
+        let remote = (pair.right.address(1000), HANDLE);
         let control = VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE;
-        pair.left.rdma(control, 0, 16, far);
+        pair.left.rdma(control, 0, 16, remote);
         settle(&mut pair);
         let status = DONE | VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
         assert_eq!(pair.right.status(receive), status);
@@ -63,11 +65,11 @@ fn immediate_data_of_a_write_uses_a_receive_descriptor() {
 }
 
 #[test]
-fn a_write_waits_when_the_partner_has_left() {
+fn a_write_waits_when_the_peer_has_closed() {
     let mut pair = pair_with(RD, By::Across);
     pair.right.connection().peer.close(Closed::DISCONNECTED);
-    let far = (pair.right.address(1000), HANDLE);
-    let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, far);
+    let remote = (pair.right.address(1000), HANDLE);
+    let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, remote);
     assert_eq!(pair.left.status(write) & DONE, 0);
     assert_eq!(pair.right.bytes(1000, 16), [0; 16]);
 }
@@ -79,9 +81,9 @@ fn a_write_that_the_target_does_not_permit() {
     for by in METHODS {
         for level in [U, RD, RR] {
             let mut pair = pair_with(level, by);
-            let far = (pair.right.address(1000), HANDLE);
+            let remote = (pair.right.address(1000), HANDLE);
             pair.right.deregister();
-            let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, far);
+            let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, remote);
             settle(&mut pair);
             assert_eq!(pair.right.bytes(1000, 16), [0; 16]);
             let error = if level == RR {
@@ -109,8 +111,8 @@ fn a_read_that_the_target_does_not_permit() {
     let refused = code(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT);
     for single_copy in [true, false] {
         let mut pair = pair(RD, single_copy);
-        let far = (pair.right.address(1000), HANDLE + 1);
-        let read = pair.left.rdma(VIP_CONTROL_OP_RDMAREAD, 0, 16, far);
+        let remote = (pair.right.address(1000), HANDLE + 1);
+        let read = pair.left.rdma(VIP_CONTROL_OP_RDMAREAD, 0, 16, remote);
         settle(&mut pair);
         let status = DONE | VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_RDMA_READ;
         assert_eq!(pair.left.status(read), status);
