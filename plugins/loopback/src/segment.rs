@@ -30,11 +30,9 @@ use crate::prefetch;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
-/// The smallest number of slots after which a ring wraps early.
+/// The smallest number of slots after which a ring wraps early: 8 B over a CQ, a random one of 1000 VIs ÷ 1 VI falls from 3.4 to 6 to
+/// 1.5 to 2.4 (decision 61). Four of them gain no more.
 const EARLY: u32 = 16;
-/// The same where the peer finds the VI by its ready bit, which mostly means one of many connections. A single connection
-/// is faster with more slots, all of which stay cached.
-const EARLY_OF_MANY: u32 = 4;
 /// One pass in so many uses all slots, see [`may_wrap`]. A power of two, far smaller than the range of wrap counts.
 const WHOLE_EVERY: u32 = 4096;
 /// Bytes that fit into the slot itself.
@@ -43,7 +41,8 @@ pub(crate) const INLINE: usize = 40;
 pub(crate) const PAYLOAD: u32 = 256 << 10;
 /// Largest piece of a message that travels through the payload area in pieces.
 pub(crate) const PIECE: u32 = 16 << 10;
-/// How many slots ahead both sides of a stream of small messages prefetch, so that several lines are in transit at a time.
+/// How many slots ahead both sides of a stream of small messages prefetch, so that several lines are in transit at a time: 8 B and 64 B
+/// messages with window 64, 40.0 and 37.6 M/s instead of 15.7 and 24.4 at times (decision 90).
 /// The sender (`OutRing::prefetch`): the receiver read that slot one pass ago and still holds the line, so the first store
 /// to it takes as long as a message. The receiver (`InRing::prefetch_slot`): hardware prefetch does not always reach as far.
 const AHEAD: u32 = 6;
@@ -51,7 +50,8 @@ const AHEAD: u32 = 6;
 pub(crate) const LINE: u32 = 64;
 /// Largest message whose lines `OutRing::push` demotes: with the default `eager_max`, the largest single-frame message.
 pub(crate) const PUSHED_MAX: u32 = 16 << 10;
-/// Largest message after which the receiver prefetches the payload of the next one. The sender of a larger one writes the
+/// Largest message after which the receiver prefetches the payload of the next one: 64 B one way, 0.17 instead of 0.18 to 0.19 µs
+/// (decision 90). The sender of a larger one writes the
 /// first line so long before the slot that the receiver would take the line away again.
 pub(crate) const EXPECTED_MAX: u32 = 128;
 /// Payload after which an early wrap also restarts the payload area. The skipped rest of the area is free when the peer
@@ -124,9 +124,8 @@ pub(crate) mod flag {
 /// where the other slots would be cold each time. One pass in [`WHOLE_EVERY`] uses all slots, so that no slot keeps a wrap
 /// count until that count repeats.
 #[inline(always)]
-pub(crate) fn may_wrap(number: u32, of_many: bool) -> bool {
-    let least = if of_many { EARLY_OF_MANY } else { EARLY };
-    number & (SLOTS - 1) >= least - 1 && !(number / SLOTS + 1).is_multiple_of(WHOLE_EVERY)
+pub(crate) fn may_wrap(number: u32) -> bool {
+    number & (SLOTS - 1) >= EARLY - 1 && !(number / SLOTS + 1).is_multiple_of(WHOLE_EVERY)
 }
 
 /// The number behind this one, for a slot with these flags.
@@ -534,14 +533,12 @@ mod tests {
 
     #[test]
     fn a_wrap_count_that_repeats_finds_no_old_slot() {
-        for (of_many, least) in [(false, EARLY), (true, EARLY_OF_MANY)] {
-            for pass in 0..2 * WHOLE_EVERY {
-                let first = pass * SLOTS;
-                let wraps = (first..first + SLOTS).filter(|number| may_wrap(*number, of_many));
-                let whole = (pass + 1).is_multiple_of(WHOLE_EVERY);
-                let expected = if whole { 0 } else { SLOTS - least + 1 };
-                assert_eq!(wraps.count() as u32, expected, "pass {pass}");
-            }
+        for pass in 0..2 * WHOLE_EVERY {
+            let first = pass * SLOTS;
+            let wraps = (first..first + SLOTS).filter(|number| may_wrap(*number));
+            let whole = (pass + 1).is_multiple_of(WHOLE_EVERY);
+            let expected = if whole { 0 } else { SLOTS - EARLY + 1 };
+            assert_eq!(wraps.count() as u32, expected, "pass {pass}");
         }
         assert!(u64::from(WHOLE_EVERY) < (1u64 << 32) / u64::from(SLOTS) / 2);
         let last = u32::MAX - SLOTS + EARLY;

@@ -321,7 +321,7 @@ impl Sender {
         }
         let is_frame = matches!(slot.op, op::INLINE | op::EAGER);
         // Behind an early wrap there is room for no more than this pass has had.
-        let wraps = is_frame && segment::may_wrap(self.sent(), peer.wants_ready_bit());
+        let wraps = is_frame && segment::may_wrap(self.sent());
         let flags = slot.flags | if wraps { flag::WRAP } else { 0 };
         let number = self
             .outbox

@@ -47,12 +47,9 @@ fn a_full_ring_sends_the_rest_when_there_is_room() {
 /// Request-response traffic touches no cold slots or payload; afterwards the whole ring is there for a stream.
 #[test]
 fn messages_one_by_one_use_the_first_slots_and_payload() {
-    for (length, slots) in [(8, 16), (4000, 16), (8, 4)] {
+    const EARLY: u32 = 16;
+    for length in [8, 4000] {
         let mut pair = pair(RD, true);
-        if slots == 4 {
-            let right = pair.right.connection();
-            right.peer.own().marks.store(1, Ordering::Relaxed);
-        }
         let mut passes = 0;
         for round in 0..200 {
             let data = pair.left.fill(0, length, round);
@@ -66,11 +63,11 @@ fn messages_one_by_one_use_the_first_slots_and_payload() {
             pair.left.progress();
             assert_eq!(pair.left.status(answer), DONE | VIP_STATUS_OP_RECEIVE);
             let outbox = &pair.left.connection().sender.outbox();
-            assert!(outbox.sent() % SLOTS < slots, "slot {}", outbox.sent());
+            assert!(outbox.sent() % SLOTS < EARLY, "slot {}", outbox.sent());
             assert!(outbox.next_payload() % PAYLOAD < 80 << 10);
             passes = outbox.sent() / SLOTS;
         }
-        assert_eq!(passes, 200 / slots);
+        assert_eq!(passes, 200 / EARLY);
         // The ring has skipped slots that are not known to be free, or are.
         let left = pair.left.connection();
         left.sender.learn_consumed(&left.peer);
@@ -95,9 +92,7 @@ fn messages_one_by_one_use_the_first_slots_and_payload() {
 #[test]
 fn a_burst_waits_once_behind_an_early_wrap() {
     let mut pair = pair(RD, true);
-    let marks = &pair.right.connection().peer.own().marks;
-    marks.store(1, Ordering::Relaxed);
-    for _ in 0..3 {
+    for _ in 0..15 {
         pair.right.receive(0, 8);
         pair.left.send(0, 8);
         pair.right.progress();
@@ -110,7 +105,7 @@ fn a_burst_waits_once_behind_an_early_wrap() {
         pair.right.receive(0, 8);
     }
     let sends: Vec<_> = (0..64).map(|_| pair.left.send(0, 8)).collect();
-    assert!(done(&pair, &sends) < 8, "there are few slots");
+    assert!(done(&pair, &sends) < 32, "there are few slots");
     pair.right.progress();
     pair.left.progress();
     assert_eq!(done(&pair, &sends), 64);
