@@ -207,7 +207,7 @@ impl Closing {
         let Ok((header, body)) = Header::parse(frame) else {
             return false;
         };
-        // The key is gone: the seal cannot be checked.
+        // The key is not kept: the seal cannot be checked.
         let seal = if header.flags & FLAG_SEALED == 0 {
             0
         } else {

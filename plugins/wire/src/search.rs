@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_nothing_tells_nothing() {
+    fn a_path_that_carries_nothing_shows_nothing() {
         for shared in [false, true] {
             let mut now = 5;
             let mut search = Search::new(9000, shared, false, now);

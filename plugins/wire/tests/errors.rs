@@ -197,7 +197,7 @@ fn the_error_table() {
 /// If the third of ten sends fails, the first two succeed and the others have no effect (DERR-20), however they share
 /// frames.
 #[test]
-fn the_third_of_ten_is_blamed() {
+fn the_third_of_ten_gets_the_error() {
     for (level, error) in [
         (Level::Delivery, VIP_STATUS_TRANSPORT_ERROR),
         (Level::Reception, VIP_STATUS_REMOTE_DESC_ERROR),

@@ -281,7 +281,7 @@ fn with_seals_the_peer_is_followed() {
 /// Without seals any host that has seen a frame could redirect the connection, so it is not followed: the connection
 /// ends.
 #[test]
-fn without_seals_nobody_is_followed() {
+fn without_seals_no_peer_is_followed() {
     let mut world = world(1472, true, None, path(0));
     post(&mut world, 20);
     arrive(&mut world, 20);

@@ -234,10 +234,10 @@ fn finish(world: &mut World, story: Story, level: Level) {
         Story::CutForGood | Story::Crash => {
             for side in world.sides.iter().filter(|side| !side.crashed) {
                 let (cause, _) = side.host.failed.expect("checked");
-                let blamed = side.host.sends[..side.host.sends_done].iter().any(|send| {
+                let is_reported = side.host.sends[..side.host.sends_done].iter().any(|send| {
                     send.status.unwrap_or(0) & VIP_STATUS_ERROR_MASK == VIP_STATUS_TRANSPORT_ERROR
                 });
-                assert_eq!(blamed, cause == Cause::Reported, "reported once");
+                assert_eq!(is_reported, cause == Cause::Reported, "reported once");
                 let outstanding = side.host.sends_done < side.host.sends.len();
                 assert!(cause == Cause::Reported || level == Level::Unreliable || !outstanding);
                 let known = [

@@ -16,7 +16,7 @@ fn lose(world: &mut World, permille: u64) {
     world.fault(|faults| faults.loss = permille);
 }
 
-fn nobody_failed(world: &World) {
+fn none_failed(world: &World) {
     for side in &world.sides {
         assert_eq!(side.host.failed, None);
     }
@@ -46,7 +46,7 @@ fn waiting_frames_count_before_deadlines() {
             world.run(SECOND);
         }
         world.run(SECOND);
-        nobody_failed(&world);
+        none_failed(&world);
         assert_eq!(world.sides[0].recvs_done, 40);
         assert_eq!(world.sides[1].sends_done, 40);
     }
@@ -64,10 +64,10 @@ fn a_timeout_does_not_continue_while_this_side_is_stopped() {
         assert!(world.sides[1].connection.as_ref().unwrap().stats().timeouts > 0);
         world.stop(1, 20 * SECOND);
         world.run(20 * SECOND + SECOND / 2);
-        nobody_failed(&world);
+        none_failed(&world);
         lose(&mut world, 0);
         world.run(2 * SECOND);
-        nobody_failed(&world);
+        none_failed(&world);
         assert_eq!(world.sides[1].sends_done, 2);
     }
 }
@@ -111,7 +111,7 @@ fn two_that_never_run_at_the_same_time() {
             }
             let informed = |line: &Line| line.frames > 10;
             assert!(world.lines.iter().all(informed), "neither side has run");
-            nobody_failed(&world);
+            none_failed(&world);
         }
     }
 }
@@ -128,10 +128,10 @@ fn silence_does_not_count_as_being_stuck() {
             (line.faults.loss, line.faults.largest) = (0, 60);
         }
         world.run(2 * SECOND);
-        nobody_failed(&world);
+        none_failed(&world);
         world.fault(|faults| faults.largest = 0);
         world.run(SECOND);
-        nobody_failed(&world);
+        none_failed(&world);
         assert_eq!(world.sides[1].sends_done, 2);
     }
 }
@@ -160,7 +160,7 @@ fn a_peer_that_answers_and_gets_nothing_is_as_good_as_dead() {
 /// All frames of one connection are lost while frames of the peer's process arrive on others. When those end, nine
 /// seconds remain; and there is a limit.
 #[test]
-fn a_process_that_is_heard_elsewhere_lives() {
+fn a_process_that_sends_elsewhere_lives() {
     for level in LEVELS {
         for others in [30, 1000] {
             let mut world = sending(level, Faults::NONE, &[]);
