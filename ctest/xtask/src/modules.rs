@@ -5,10 +5,6 @@
 //! calls a method that is defined there: by its type (`Self::name`, `self.name()`, `Type::name`), or by a name that
 //! only one type of the crate has. So an object whose `impl` blocks in several files call each other is a circle.
 //! A module may call what its submodules define. Tests do not count.
-//!
-//! `ctest/xtask/circles.txt` lists the circles that pass, as the command prints them without `--check`, with a blank
-//! line between them so that two branches can remove theirs. An entry
-//! that is not needed any more fails the check.
 
 mod source;
 
@@ -24,13 +20,10 @@ use crate::workspace::{Workspace, root};
 
 use source::{Call, Source};
 
-/// Circles that pass, in the form in which this command prints them: folder of the crate, modules.
-const ALLOWED: &str = include_str!("../circles.txt");
-
 /// Arguments of `cargo xtask modules`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Fail when there is a circle that is not allowed
+    /// Fail when there is a circle, and print its imports
     #[arg(long)]
     check: bool,
 }
@@ -38,77 +31,34 @@ pub(crate) struct Options {
 /// What each module of a crate imports, with one of the names by which it does.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Prints every circle; with `check` only what is wrong.
+/// Prints every circle; with `check` also its imports, and a circle fails.
 pub(crate) fn run(options: &Options) -> Result {
-    let mut allowed = allowed(ALLOWED);
     let (mut wrong, mut count) = (0, 0);
     let workspace = Workspace::load()?;
     let arrows = floors::check(&workspace)?;
     for folder in workspace.folders() {
         let name = folder.strip_prefix(root()).unwrap_or(&folder);
-        let name = name.to_string_lossy();
         let mut sources = BTreeMap::new();
         read(&folder.join("src"), "", &mut sources)?;
         leave_out_tests(&mut sources);
         count += sources.len();
         let imports = imports(&sources);
         for circle in circles(&imports) {
-            if !options.check {
-                println!("{name}: {}", circle.join(", "));
-            } else if !is_allowed(&mut allowed, &name, &circle) {
-                wrong += 1;
-                println!("{name}: a circle of {}", circle.join(", "));
-                for (from, to, by) in within(&imports, &circle) {
-                    println!("  {from} imports {to}: {by}");
-                }
+            wrong += 1;
+            println!("{}: a circle of {}", name.display(), circle.join(", "));
+            for (from, to, by) in within(&imports, &circle).filter(|_| options.check) {
+                println!("  {from} imports {to}: {by}");
             }
         }
     }
-    if !options.check {
-        return Ok(());
+    if options.check && wrong > 0 {
+        return Err(format!("{wrong} import circles").into());
     }
-    for Allowed { line, .. } in allowed.iter().filter(|allowed| !allowed.is_used) {
-        wrong += 1;
-        println!("ctest/xtask/circles.txt: not needed any more: {line}");
-    }
-    if wrong > 0 {
-        return Err(format!("{wrong} import circles are wrong").into());
-    }
-    if arrows > 0 {
+    if options.check && arrows > 0 {
         return Err(format!("{arrows} dependencies that no floor allows").into());
     }
-    println!("{count} modules, {} circles at most", allowed.len());
+    println!("{count} modules, {wrong} circles");
     Ok(())
-}
-
-/// A circle that passes: a line of `circles.txt`.
-struct Allowed<'a> {
-    line: &'a str,
-    folder: &'a str,
-    modules: Vec<&'a str>,
-    is_used: bool,
-}
-
-fn allowed(text: &str) -> Vec<Allowed<'_>> {
-    let read = |line| {
-        let (folder, modules): (&str, &str) = str::split_once(line, ": ")?;
-        Some(Allowed {
-            line,
-            folder,
-            modules: modules.split(", ").collect(),
-            is_used: false,
-        })
-    };
-    text.lines().filter_map(read).collect()
-}
-
-/// All its modules are among those of an allowed circle, which is used thereby.
-fn is_allowed(allowed: &mut [Allowed<'_>], folder: &str, circle: &[String]) -> bool {
-    let found = allowed.iter_mut().find(|allowed| {
-        let has = |module: &String| allowed.modules.contains(&module.as_str());
-        allowed.folder == folder && circle.iter().all(has)
-    });
-    found.map(|allowed| allowed.is_used = true).is_some()
 }
 
 /// Removes the modules that exist in tests only.
@@ -287,21 +237,6 @@ mod tests {
         };
         let sources = sources.iter().map(parsed).collect();
         circles(&imports(&sources))
-    }
-
-    #[test]
-    fn a_part_of_an_allowed_circle_is_allowed() {
-        let mut allowed = allowed("x/y: a, b, c\n");
-        let mut is = |folder, names: &[&str]| {
-            let circle: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-            (
-                is_allowed(&mut allowed, folder, &circle),
-                allowed[0].is_used,
-            )
-        };
-        assert_eq!(is("x/y", &["a", "d"]), (false, false));
-        assert_eq!(is("x", &["a", "c"]), (false, false));
-        assert_eq!(is("x/y", &["a", "c"]), (true, true));
     }
 
     #[test]
