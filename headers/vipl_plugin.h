@@ -113,8 +113,8 @@
 extern "C" {
 #endif
 
-/* One registered region; the host writes it, anybody may read it without a lock (see `vipl_region_check`
- * in the guide): the handle is 0 while the entry changes. */
+/* One registered region; the host writes it, and any thread may read it without a lock, as
+ * `vipl_host.region_check` does: the handle is 0 while the entry changes. */
 typedef struct vipl_region {
   /* First byte. */
   uint64_t base;
@@ -148,7 +148,7 @@ typedef struct vipl_nic {
 
 /* One posted descriptor. */
 typedef struct vipl_entry {
-  /* The program's descriptor. Its memory is the program's: read each field once, trust none. */
+  /* The application's descriptor. The application may change it at any time: read each field once, check the copy. */
   VIP_DESCRIPTOR *descriptor;
   /* Memory handle given at the post. */
   uint32_t memory;
@@ -216,7 +216,7 @@ typedef struct vipl_link {
   uint32_t interface_index;
   /* Largest payload of a frame in bytes, at the time of the call. */
   uint32_t mtu;
-  /* Speed in Mbit/s; 0 when the interface does not tell. */
+  /* Speed in Mbit/s; 0 if the interface does not report it. */
   uint32_t speed_mbit;
   /* What frames for this process carry, big-endian, 2 bytes after the header of Ethernet or UDP. */
   uint16_t endpoint;
@@ -227,7 +227,7 @@ typedef struct vipl_link {
   uint8_t address[VIPL_ADDRESS_MAX];
   /* Name of the interface, NUL-terminated. */
   char name[16];
-  /* Name of its driver, NUL-terminated; empty when it does not tell. */
+  /* Name of its driver, NUL-terminated; empty if unknown. */
   char driver[32];
   /* The agent's name for this endpoint, for `vipl_nic_info.link`; never 0. */
   uint64_t id;
@@ -280,10 +280,9 @@ typedef struct vipl_host {
   size_t size;
   /* Writes one line to the log. Any thread. */
   void (*log)(int level, const char *text);
-  /* Value of the setting `key` that the plug-in has declared, or else of the library's setting of that
-   * name where the user has given one; NULL without a value; valid for ever. The value is one of its
-   * kind, whatever the user has written: an invalid one is reported in the log, and the default used.
-   * Any thread. */
+  /* Value of the setting `key` that the plug-in has declared, otherwise of the library's setting of that
+   * name if the user has set it; NULL without a value; valid for ever. The value is of the declared kind: an
+   * invalid one is reported in the log, and the default returned. Any thread. */
   const char *(*setting)(const char *plugin, const char *key);
   /* A named counter that `vipinfo` shows; valid for ever. Any thread. */
   uint64_t *(*counter)(const char *plugin, const char *name);
@@ -294,8 +293,8 @@ typedef struct vipl_host {
   /* Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code of
    * the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI. */
   void (*fail)(struct vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
-  /* Locks the VI with this number and calls `progress` on it, if it is connected and the program is
-   * not at work on it anyway. For threads of the plug-in, never from within an operation. Returns a
+  /* Locks the VI with this number and calls `progress` on it, if it is connected and the application
+   * is not using it. For threads of the plug-in, never from within an operation. Returns a
    * `VIPL_POLL_*`. */
   int (*poll)(const struct vipl_nic *nic, uint32_t index);
   /* Faults of instructions in `start..end` continue at `fixup`. Any thread. */
@@ -308,7 +307,7 @@ typedef struct vipl_host {
    * `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`. */
   int (*link)(const char *interface, struct vipl_link *out);
   /* The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
-   * are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
+   * are flushed, and the application gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
    * same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
    * of every VI. Operations are still called afterwards, also `detach` for each VI. */
   void (*catastrophe)(const struct vipl_nic *nic);
@@ -326,7 +325,7 @@ typedef struct vipl_host {
   /* Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
    * is reported, which on the reliable levels ends the connection, and the message is to be dropped. */
   bool (*next_receive)(struct vipl_vi *vi, uint32_t length, struct vipl_request *out);
-  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad.
+  /* Copies `bytes` bytes of the message, from `offset` on, out of the application's memory. False: an address is bad.
    * No harm is done, and the oldest descriptor of its queue is completed with PROTECTION_ERROR, like one that breaks a
    * rule; another one is the plug-in's to refuse when it is the oldest. */
   bool (*gather)(struct vipl_vi *vi,
@@ -334,7 +333,7 @@ typedef struct vipl_host {
                  uint32_t offset,
                  void *to,
                  uint32_t bytes);
-  /* The same, into the program's memory. */
+  /* The same, into the application's memory. */
   bool (*scatter)(struct vipl_vi *vi,
                   const struct vipl_request *request,
                   uint32_t offset,
@@ -439,7 +438,7 @@ typedef struct vipl_nic_info {
    * are. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
   /* For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
-   * the program may be calling nothing, in microseconds, at most 1000000. 0: never. */
+   * the application may not be calling the library, in microseconds, at most 1000000. 0: never. */
   uint32_t poll_us;
   /* How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`. */
   uint32_t address_form;
@@ -451,7 +450,7 @@ typedef struct vipl_connection {
   size_t size;
   /* Name of the connection on this host. */
   uint64_t id;
-  /* Unguessable, the same at both sides. */
+  /* Secret, the same at both sides. */
   uint64_t key;
   /* 0 at one side, 1 at the other. */
   uint32_t side;
@@ -517,24 +516,24 @@ typedef struct vipl_provider {
   /* The VI is not connected any more; what `progress` has left is completed first. After the return neither this process nor the peer
    * touches the descriptors and buffers of the VI. Blocks for one second at most. */
   void (*detach)(struct vipl_vi *vi);
-  /* The agent says that the peer has gone. Everything that arrived before is to be delivered,
-   * then `fail` is called; for a peer on another host that has gone in good order perhaps later,
-   * since its last frames may still be on their way. Without it the host calls `progress` and then fails the
+  /* The agent reports that the peer has exited or closed the connection. Deliver everything that arrived
+   * before, then call `fail`; later, if a peer on another host has left in good order and its last frames
+   * may still be in transit. Without it the host calls `progress` and then fails the
    * VI itself. (optional) */
   void (*peer_gone)(struct vipl_vi *vi, bool orderly);
   /* The send doorbell: descriptors were posted. */
   void (*post_send)(struct vipl_vi *vi);
   /* The receive doorbell. (optional) */
   void (*post_recv)(struct vipl_vi *vi);
-  /* Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the next call while no
+  /* Processes arrived messages and continues pending sends. A plug-in may leave a part to the next call while no
    * queue's `signal` is set and the VI is not watched; `detach` then completes what has arrived. */
   void (*progress)(struct vipl_vi *vi);
-  /* Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
+  /* Writes the numbers of VIs for which `progress` may have work; returns how many, `room` at most.
    * Without it the host asks every connected VI. (optional) */
   uint32_t (*ready)(const struct vipl_nic *nic, uint32_t *indices, uint32_t room);
   /* Whether `ready` shall report the receive side of this VI. (optional) */
   void (*watch)(struct vipl_vi *vi, bool on);
-  /* Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
+  /* Announces a thread that is about to sleep; from now on every event ends `sleep`. (optional,
    * with `sleep` and `wake`; without them the host sleeps in short steps) */
   uint32_t (*arm)(const struct vipl_nic *nic);
   /* Sleeps until something may have happened since `arm` gave `epoch`, or until the time has run
@@ -550,7 +549,7 @@ typedef struct vipl_provider {
    * or makes its device break the connection. (optional) */
   bool (*quiesced)(struct vipl_vi *vi, uint64_t *since, uint64_t left_ns);
   /* A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
-   * the program changes the access. The call of the program returns afterwards, with VIP_ERROR_RESOURCE if
+   * the application changes the access. The application's call returns afterwards, with VIP_ERROR_RESOURCE if
    * the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional) */
   int (*region_add)(const struct vipl_nic *nic,
                     uint32_t handle,

@@ -87,7 +87,7 @@ vipl_abi::constants! {
     pub const VIPL_POLL_NOTHING: c_int = 0;
     /// `poll`: some descriptor completed.
     pub const VIPL_POLL_PROGRESS: c_int = 1;
-    /// `poll`: nothing was done, because the program is using the VI itself. Ask again before sleeping.
+    /// `poll`: nothing was done, because the application is using the VI itself. Poll again before sleeping.
     pub const VIPL_POLL_BUSY: c_int = 2;
 
     /// Log level of `log`.

@@ -1,4 +1,4 @@
-//! What the library and a plug-in look at together: queues, regions, VIs, connections.
+//! The structures that the library and a plug-in share: queues, regions, VIs, connections.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use crate::{VIPL_ADDRESS_MAX, VIPL_DATA_ADDRESS_MAX};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_entry {
-    /// The program's descriptor. Its memory is the program's: read each field once, trust none.
+    /// The application's descriptor. The application may change it at any time: read each field once, check the copy.
     pub descriptor: *mut VIP_DESCRIPTOR,
     /// Memory handle given at the post.
     pub memory: u32,
@@ -39,8 +39,8 @@ pub struct vipl_queue {
     pub which: u32,
 }
 
-/// One registered region; the host writes it, anybody may read it without a lock (see `vipl_region_check`
-/// in the guide): the handle is 0 while the entry changes.
+/// One registered region; the host writes it, and any thread may read it without a lock, as
+/// `vipl_host.region_check` does: the handle is 0 while the entry changes.
 #[repr(C)]
 pub struct vipl_region {
     /// First byte.
@@ -155,7 +155,7 @@ pub struct vipl_connection {
     pub size: usize,
     /// Name of the connection on this host.
     pub id: u64,
-    /// Unguessable, the same at both sides.
+    /// Secret, the same at both sides.
     pub key: u64,
     /// 0 at one side, 1 at the other.
     pub side: u32,
@@ -213,7 +213,7 @@ pub struct vipl_link {
     pub interface_index: u32,
     /// Largest payload of a frame in bytes, at the time of the call.
     pub mtu: u32,
-    /// Speed in Mbit/s; 0 when the interface does not tell.
+    /// Speed in Mbit/s; 0 if the interface does not report it.
     pub speed_mbit: u32,
     /// What frames for this process carry, big-endian, 2 bytes after the header of Ethernet or UDP.
     pub endpoint: u16,
@@ -224,7 +224,7 @@ pub struct vipl_link {
     pub address: [u8; VIPL_ADDRESS_MAX],
     /// Name of the interface, NUL-terminated.
     pub name: [c_char; 16],
-    /// Name of its driver, NUL-terminated; empty when it does not tell.
+    /// Name of its driver, NUL-terminated; empty if unknown.
     pub driver: [c_char; 32],
     /// The agent's name for this endpoint, for `vipl_nic_info.link`; never 0.
     pub id: u64,
@@ -290,7 +290,7 @@ pub struct vipl_nic_info {
     /// are.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
     /// For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
-    /// the program may be calling nothing, in microseconds, at most 1000000. 0: never.
+    /// the application may not be calling the library, in microseconds, at most 1000000. 0: never.
     pub poll_us: u32,
     /// How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`.
     pub address_form: u32,

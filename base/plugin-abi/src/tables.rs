@@ -16,10 +16,9 @@ pub struct vipl_host {
     pub size: usize,
     /// Writes one line to the log. Any thread.
     pub log: unsafe extern "C" fn(level: c_int, text: *const c_char),
-    /// Value of the setting `key` that the plug-in has declared, or else of the library's setting of that
-    /// name where the user has given one; NULL without a value; valid for ever. The value is one of its
-    /// kind, whatever the user has written: an invalid one is reported in the log, and the default used.
-    /// Any thread.
+    /// Value of the setting `key` that the plug-in has declared, otherwise of the library's setting of that
+    /// name if the user has set it; NULL without a value; valid for ever. The value is of the declared kind: an
+    /// invalid one is reported in the log, and the default returned. Any thread.
     pub setting: unsafe extern "C" fn(plugin: *const c_char, key: *const c_char) -> *const c_char,
     /// A named counter that `vipinfo` shows; valid for ever. Any thread.
     pub counter: unsafe extern "C" fn(plugin: *const c_char, name: *const c_char) -> *mut u64,
@@ -40,8 +39,8 @@ pub struct vipl_host {
         opcode: u32,
         descriptor: *mut VIP_DESCRIPTOR,
     ),
-    /// Locks the VI with this number and calls `progress` on it, if it is connected and the program is
-    /// not at work on it anyway. For threads of the plug-in, never from within an operation. Returns a
+    /// Locks the VI with this number and calls `progress` on it, if it is connected and the application
+    /// is not using it. For threads of the plug-in, never from within an operation. Returns a
     /// `VIPL_POLL_*`.
     pub poll: unsafe extern "C" fn(nic: *const vipl_nic, index: u32) -> c_int,
     /// Faults of instructions in `start..end` continue at `fixup`. Any thread.
@@ -54,7 +53,7 @@ pub struct vipl_host {
     /// `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`.
     pub link: unsafe extern "C" fn(interface: *const c_char, out: *mut vipl_link) -> c_int,
     /// The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
-    /// are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
+    /// are flushed, and the application gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
     /// same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
     /// of every VI. Operations are still called afterwards, also `detach` for each VI.
     pub catastrophe: unsafe extern "C" fn(nic: *const vipl_nic),
@@ -73,7 +72,7 @@ pub struct vipl_host {
     /// is reported, which on the reliable levels ends the connection, and the message is to be dropped.
     pub next_receive:
         unsafe extern "C" fn(vi: *mut vipl_vi, length: u32, out: *mut vipl_request) -> bool,
-    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad.
+    /// Copies `bytes` bytes of the message, from `offset` on, out of the application's memory. False: an address is bad.
     /// No harm is done, and the oldest descriptor of its queue is completed with PROTECTION_ERROR, like one that breaks a
     /// rule; another one is the plug-in's to refuse when it is the oldest.
     pub gather: unsafe extern "C" fn(
@@ -83,7 +82,7 @@ pub struct vipl_host {
         to: *mut c_void,
         bytes: u32,
     ) -> bool,
-    /// The same, into the program's memory.
+    /// The same, into the application's memory.
     pub scatter: unsafe extern "C" fn(
         vi: *mut vipl_vi,
         request: *const vipl_request,
@@ -179,25 +178,25 @@ pub struct vipl_provider {
     /// The VI is not connected any more; what `progress` has left is completed first. After the return neither this process nor the peer
     /// touches the descriptors and buffers of the VI. Blocks for one second at most.
     pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// The agent says that the peer has gone. Everything that arrived before is to be delivered,
-    /// then `fail` is called; for a peer on another host that has gone in good order perhaps later,
-    /// since its last frames may still be on their way. Without it the host calls `progress` and then fails the
+    /// The agent reports that the peer has exited or closed the connection. Deliver everything that arrived
+    /// before, then call `fail`; later, if a peer on another host has left in good order and its last frames
+    /// may still be in transit. Without it the host calls `progress` and then fails the
     /// VI itself. (optional)
     pub peer_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: bool)>,
     /// The send doorbell: descriptors were posted.
     pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The receive doorbell. (optional)
     pub post_recv: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the next call while no
+    /// Processes arrived messages and continues pending sends. A plug-in may leave a part to the next call while no
     /// queue's `signal` is set and the VI is not watched; `detach` then completes what has arrived.
     pub progress: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
+    /// Writes the numbers of VIs for which `progress` may have work; returns how many, `room` at most.
     /// Without it the host asks every connected VI. (optional)
     pub ready:
         Option<unsafe extern "C" fn(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32>,
     /// Whether `ready` shall report the receive side of this VI. (optional)
     pub watch: Option<unsafe extern "C" fn(vi: *mut vipl_vi, on: bool)>,
-    /// Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
+    /// Announces a thread that is about to sleep; from now on every event ends `sleep`. (optional,
     /// with `sleep` and `wake`; without them the host sleeps in short steps)
     pub arm: Option<unsafe extern "C" fn(nic: *const vipl_nic) -> u32>,
     /// Sleeps until something may have happened since `arm` gave `epoch`, or until the time has run
@@ -214,7 +213,7 @@ pub struct vipl_provider {
     pub quiesced:
         Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> bool>,
     /// A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
-    /// the program changes the access. The call of the program returns afterwards, with VIP_ERROR_RESOURCE if
+    /// the application changes the access. The application's call returns afterwards, with VIP_ERROR_RESOURCE if
     /// the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional)
     pub region_add: Option<
         unsafe extern "C" fn(

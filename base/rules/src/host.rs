@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use vipl_plugin_abi::*;
 
-/// Why an operation failed.
+/// Why an operation or a function of the host failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Out of something.
+    /// A resource is exhausted.
     Resource,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid,
-    /// The user may not do that.
+    /// The user lacks a permission.
     NotPermitted,
 }
 
 impl Status {
-    /// The code of it.
+    /// Its `VIPL_E_*`.
     pub fn code(self) -> c_int {
         match self {
             Status::Resource => VIPL_E_RESOURCE,
@@ -27,7 +27,7 @@ impl Status {
         }
     }
 
-    /// What a function of the host returned.
+    /// The result of a function of the host.
     ///
     /// # Errors
     /// The status, if it is not `VIPL_OK`.
@@ -96,7 +96,7 @@ pub enum Poll {
     Nothing,
     /// Some descriptor completed.
     Progress,
-    /// The program is at work on the VI itself.
+    /// The application is using the VI itself.
     Busy,
 }
 
@@ -109,15 +109,15 @@ pub struct Link {
     pub interface_index: u32,
     /// Largest payload of a frame in bytes, at the time of the call.
     pub mtu: u32,
-    /// Speed in Mbit/s; `None` when the interface does not tell.
+    /// Speed in Mbit/s; `None` if the interface does not report it.
     pub speed_mbit: Option<u32>,
-    /// What frames for this process carry, see `vipl_link.endpoint`.
+    /// Endpoint number in frames for this process, see `vipl_link.endpoint`.
     pub endpoint: u16,
     /// Address of the interface.
     pub address: Vec<u8>,
     /// Name of the interface.
     pub name: String,
-    /// Name of its driver; empty when it does not tell.
+    /// Name of its driver; empty if unknown.
     pub driver: String,
     /// For `vipl_nic_info.link`.
     pub id: u64,
@@ -134,7 +134,7 @@ fn text(chars: &[std::ffi::c_char]) -> String {
 }
 
 impl Host {
-    /// Remembers the host's table and tells it about the guarded routines of this file.
+    /// Stores the host's table and registers the guarded routines of this file with it.
     ///
     /// # Safety
     /// `host` is the table given to `init`; it lives as long as the process.
@@ -261,7 +261,7 @@ impl Host {
         Status::check(unsafe { (self.0.link_ask)(name.as_ptr()) })
     }
 
-    /// Asks for a connection to the device process of this name, see `vipl_host.device`; gives the socket and
+    /// Asks for a connection to the device process of this name, see `vipl_host.device`; returns the socket and
     /// the device's process id. Blocks until the agent answers; from
     /// `Provider::open` or a thread of the plug-in.
     ///

@@ -1,5 +1,5 @@
-//! The helpers of `vipl_host` for plug-ins in C: this crate's own code behind C functions, for the host to put into
-//! its table. They are called as the interface says.
+//! The functions of `vipl_host` that help plug-ins in C: this crate's code behind C functions, for the table of a host.
+//! They are called as the interface specifies.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
-//! What the specification decides for every transport, without input and output: whether a descriptor is valid
-//! (§5.7), whether memory may be used (§10.2), and what a send says that the peer could not receive (§6.4).
+//! The rules of the specification that every transport shares, without input and output: whether a descriptor is valid
+//! (§5.7), whether memory may be used (§10.2), and the status of a send that the peer could not receive (§6.4).
 //!
-//! A plug-in applies it to descriptors in its own process, the clan device to those of others.
+//! A plug-in applies them to descriptors of its own process, the clan device to those of others.
 //!
 //! ```text
 //!   kit              the functions of `vipl_host` for plug-ins in C

@@ -339,7 +339,7 @@ impl Port {
     }
 }
 
-/// A bug of the plug-in, which has taken a descriptor that was not posted.
+/// Logs a bug of the plug-in: it completes a descriptor that was not posted.
 #[cold]
 fn nothing_posted() -> bool {
     Host::get().log(

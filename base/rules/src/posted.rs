@@ -1,4 +1,4 @@
-//! Walking a program's descriptor: every field is read once, then checked, then used.
+//! Reads an application's descriptor: every field once; then it is checked, then used.
 
 use vipl_abi::*;
 use vipl_guard::{Image, Segment};
@@ -30,7 +30,7 @@ pub struct Outgoing<S = Segments> {
 #[derive(Clone, Copy)]
 pub struct Segments {
     descriptor: *const u8,
-    /// What lies in the first place, an address segment or a data segment.
+    /// The first segment of the descriptor: an address segment for RDMA, otherwise a data segment.
     in_first_place: Segment,
     total: u64,
     /// Number of the descriptor on its queue.
@@ -74,7 +74,7 @@ impl Segments {
         self.count == 0
     }
 
-    /// The data segment with this number; segments beyond the first are read from the program again.
+    /// The data segment with this number; segments beyond the first are read from the application's memory again.
     #[inline(always)]
     pub fn get(&self, number: u16) -> Result<Segment, vipl_guard::Fault> {
         let place = usize::from(self.first) + usize::from(number);
@@ -84,12 +84,12 @@ impl Segments {
         read_segment(self.descriptor, place)
     }
 
-    /// Copies all segments out, so that a program that changes them later changes nothing.
+    /// Copies all segments, so that later changes by the application have no effect.
     pub fn to_vec(&self) -> Result<Vec<Segment>, vipl_guard::Fault> {
         (0..self.count).map(|number| self.get(number)).collect()
     }
 
-    /// Sum of the lengths when the descriptor was checked; 0 where its data segments did not matter.
+    /// Sum of the lengths when the descriptor was checked; 0 if its data segments were not checked.
     #[inline(always)]
     pub fn total(&self) -> u64 {
         self.total
@@ -117,7 +117,7 @@ impl Segments {
         }
     }
 
-    /// Whether the entry is their descriptor.
+    /// Whether they belong to the descriptor of this entry.
     #[inline(always)]
     pub(crate) fn are_of(&self, entry: &Entry) -> bool {
         self.descriptor == entry.descriptor().cast_const().cast()
@@ -190,7 +190,7 @@ impl From<u32> for Fault {
     }
 }
 
-/// Reads what a posted descriptor says of itself.
+/// Loads the control segment and the first segment of a posted descriptor.
 #[inline(always)]
 fn load(entry: &Entry) -> Result<Image, Fault> {
     // SAFETY: a posted descriptor; faults are caught.
@@ -209,8 +209,7 @@ pub fn regions(port: &Port) -> Regions<'_> {
     }
 }
 
-/// Length field of a posted descriptor, as the program wrote it; nothing has been checked. `None`: its
-/// memory has gone.
+/// Length field of a posted descriptor, unchecked. `None`: its memory is not accessible.
 #[inline(always)]
 pub fn length(entry: &Entry) -> Option<u32> {
     load(entry).ok().map(|image| image.length)
@@ -242,13 +241,13 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
     })
 }
 
-/// Reads and checks a receive descriptor when a message wants it (spec §5.7): FORMAT, then PROTECTION.
+/// Reads and checks a receive descriptor for a message (spec §5.7): FORMAT, then PROTECTION.
 /// The status of a fault has no operation bits.
 ///
 /// `message` is the length of the message whose data will be placed; it may be above
-/// [`Segments::total`], which is the caller's to see (LENGTH). `None`: no data is placed, and the data
-/// segments do not matter. The segments are checked as far as the message goes, so that one may reach
-/// beyond its region; with `VIPL_OPTION_CHECK_RECEIVE_WHOLE` they are checked whole (spec §17).
+/// [`Segments::total`], which the caller checks (LENGTH). `None`: no data is placed, and the data segments
+/// are not checked. Segments are checked as far as the message reaches, so that one may extend beyond its
+/// region; with `VIPL_OPTION_CHECK_RECEIVE_WHOLE` they are checked whole (spec §17).
 #[inline(always)]
 pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segments, Fault> {
     let image = load(entry)?;

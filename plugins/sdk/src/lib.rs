@@ -1,15 +1,15 @@
-//! What a plug-in in Rust stands on.
+//! The interface of plug-ins for authors in Rust.
 //!
 //! A plug-in implements three traits, one per object: [`Provider`] (the plug-in itself), [`Nic`] (one
 //! opening of a device) and [`Vi`] (its part of a VI), and names itself with [`plugin!`]. The macro makes
 //! the C table and the data symbol; every operation is wrapped so that a panic stays inside. The host
 //! holds the VI's lock during every operation of a [`Vi`], which is why they take `&mut self`.
 //!
-//! [`Port`] is the plug-in's view of the host's VI: queues, attributes, and what may be told to the host.
-//! [`descriptor`] walks descriptors and [`region`] checks memory; both read the program's memory through
-//! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`settings`] reads what the user
-//! has set. [`shm`], [`futex`] and [`thread`] are what plug-ins do with the system, each with the care that a
-//! library inside another vendor's program needs. The module `shim` makes the C table of a plug-in from its traits.
+//! [`Port`] is the plug-in's view of the host's VI: queues, attributes, completions and errors.
+//! [`descriptor`] walks descriptors and [`region`] checks memory; both read the application's memory through
+//! `vipl-guard`, so that a bad address causes an error and no crash. [`settings`] declares and reads settings.
+//! [`shm`], [`futex`] and [`thread`] wrap system calls for a library inside an application's process. The module
+//! `shim` makes the C table of a plug-in from its traits.
 
 pub mod settings;
 mod shim;

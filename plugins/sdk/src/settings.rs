@@ -1,5 +1,5 @@
 //! Settings: a plug-in declares them in [`Provider::SETTINGS`](crate::Provider::SETTINGS), and reads them here. The
-//! library has checked the values: what the user has written wrongly is told once, and the default stands.
+//! library has checked the values: an invalid one is reported once, and the default is used.
 
 use std::ffi::CStr;
 
@@ -7,7 +7,7 @@ use vipl_plugin_abi::*;
 
 use crate::Host;
 
-/// What every process may register, whatever its lock limit.
+/// Bytes that every process may register, whatever its lock limit.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
 /// A setting that a plug-in declares.
@@ -103,8 +103,8 @@ pub fn transfer_max(plugin: &CStr, default: u64) -> u64 {
     number(plugin, c"max_transfer_size").unwrap_or(default)
 }
 
-/// Bytes that may be registered: the setting `max_register_bytes`, else the lock limit of the process, or what
-/// it may well use here.
+/// Bytes that may be registered: the setting `max_register_bytes`, else the lock limit of the process, at least
+/// `REGISTER_BYTES_MIN`; all memory of the host where there is no limit.
 pub fn register_bytes_max(plugin: &CStr) -> u64 {
     let given = number(plugin, c"max_register_bytes").unwrap_or(0);
     if given > 0 {
@@ -116,7 +116,7 @@ pub fn register_bytes_max(plugin: &CStr) -> u64 {
         libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
         let memory = match libc::sysconf(libc::_SC_PHYS_PAGES) {
             pages @ 1.. => pages as u64 * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64,
-            // A sandbox does not tell (sysinfo).
+            // A sandbox may forbid sysinfo.
             _ => isize::MAX as u64,
         };
         if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {

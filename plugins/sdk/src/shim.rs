@@ -1,4 +1,4 @@
-//! From the traits to the C table. Every operation is a function of its own, made for the provider.
+//! The C table of a plug-in, made from its traits: each operation is a function that is generic over the provider.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

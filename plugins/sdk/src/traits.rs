@@ -1,4 +1,4 @@
-//! What a plug-in is: the traits of its objects, and those of what it is capable of.
+//! The traits of a plug-in's objects, and those of its capabilities.
 
 use std::ffi::CStr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub trait Nic: Sync + Send + 'static {
 
 /// The plug-in's part of a VI; the host holds the VI's lock.
 pub trait Vi: Send + 'static {
-    /// Where it belongs.
+    /// The NIC that it belongs to.
     type Nic;
 
     /// A new VI, not connected.
@@ -65,10 +65,10 @@ pub trait Vi: Send + 'static {
         port: &Port,
         connection: &vipl_connection,
     ) -> Result<(), Status>;
-    /// The VI is connected no more.
+    /// The VI is not connected any more.
     fn detach(&mut self, nic: &Self::Nic, port: &Port);
-    /// The agent says that the peer has gone; what arrived before is to be delivered. If the VI is still connected
-    /// afterwards, the host fails it, except with a peer on another host that has gone in good order.
+    /// The agent reports that the peer has exited or closed the connection. Deliver what arrived before. If the VI is
+    /// still connected afterwards, the host fails it, except if the peer is on another host and left in good order.
     fn peer_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
         let _ = orderly;
         self.progress(nic, port);
@@ -79,7 +79,7 @@ pub trait Vi: Send + 'static {
     fn post_recv(&mut self, nic: &Self::Nic, port: &Port) {
         let _ = (nic, port);
     }
-    /// Takes what has arrived, or a part of it while no thread waits for completions; `detach` takes what is left.
+    /// Processes arrived messages, or a part of them while no thread waits for completions; `detach` processes the rest.
     fn progress(&mut self, nic: &Self::Nic, port: &Port);
     /// Whether no transfer uses a region that has left the table. `since` is 0 in the first call, later what this has
     /// left there. With no time `left` it is not asked again: a transfer that still is under way costs the connection.
@@ -90,7 +90,7 @@ pub trait Vi: Send + 'static {
     }
 }
 
-/// Capability: the NIC knows which VIs may have something. Without it the host asks every connected VI.
+/// Capability: the NIC knows which VIs may have work. Without it the host asks every connected VI.
 pub trait Ready: Nic {
     /// Writes the numbers of such VIs and forgets them; returns how many were written.
     fn ready(&self, indices: &mut [u32]) -> usize;
@@ -116,7 +116,7 @@ pub trait Regions: Nic {
     /// A region is registered, or its access changes; may block. `access` is as in [`vipl_region`].
     ///
     /// # Errors
-    /// The call of the program fails.
+    /// The application's call fails.
     fn region_add(&self, handle: u32, base: u64, bytes: u64, access: u64) -> Result<(), Status>;
 
     /// A region is not used any more; may block.

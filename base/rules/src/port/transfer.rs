@@ -29,7 +29,7 @@ pub unsafe trait Source {
     fn range(self) -> (*const u8, usize);
 }
 
-// SAFETY: no other thread uses the slice.
+// SAFETY: the slice is borrowed exclusively.
 unsafe impl Room for &mut [u8] {
     fn range(self) -> (*mut u8, usize) {
         (self.as_mut_ptr(), self.len())
@@ -43,7 +43,7 @@ unsafe impl Room for &[AtomicU8] {
     }
 }
 
-// SAFETY: no thread writes to the slice.
+// SAFETY: a shared slice is not written to.
 unsafe impl Source for &[u8] {
     fn range(self) -> (*const u8, usize) {
         (self.as_ptr(), self.len())
@@ -58,8 +58,8 @@ unsafe impl Source for &[AtomicU8] {
 }
 
 impl Port {
-    /// The oldest send that is not complete, read and checked. What breaks a rule is completed with its error
-    /// (E1 to E3). `None`: nothing is left, or the connection has ended. `read_levels` are the reliability levels on
+    /// The oldest send that is not complete, read and checked. A descriptor that breaks a rule is completed with its
+    /// error (E1 to E3). `None`: no send is left, or the connection has ended. `read_levels` are the reliability levels on
     /// which RDMA Read works.
     #[inline]
     pub fn next_send(&self, read_levels: u16) -> Option<Outgoing> {
@@ -133,7 +133,7 @@ impl Port {
         }
     }
 
-    /// Breaks the connection because the peer has gone, in good order or not.
+    /// Breaks the connection because the peer has left, in good order or not.
     #[cold]
     pub fn lose(&self, orderly: bool) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as c_int;
