@@ -49,7 +49,7 @@ static const vipl_host *host;
 
 static int is_connected(const vipl_vi *vi) { return vi->state == VIP_STATE_CONNECTED; }
 
-/* An error has ended the connection: the peer has to know. */
+/* Reports to the peer that an error has ended the connection. */
 static void report_to_peer_if_broken(const vipl_vi *vi)
 {
     const struct link *link = vi->context;
@@ -58,7 +58,7 @@ static void report_to_peer_if_broken(const vipl_vi *vi)
         __atomic_store_n(&link->out->closed, BROKEN, __ATOMIC_RELEASE);
 }
 
-/* The send doorbell. Sends what is posted as far as there is room; `progress` goes on when the peer has taken some. */
+/* The send doorbell. Sends posted descriptors while there are free slots; `progress` continues when the peer has freed some. */
 static void send_posted(vipl_vi *vi)
 {
     struct link *link = vi->context;
@@ -76,7 +76,7 @@ static void send_posted(vipl_vi *vi)
             slot->flagged = request.flagged;
             slot->immediate = request.immediate;
             __atomic_store_n(&link->out->sent, ++link->sent, __ATOMIC_RELEASE);
-            host->complete(vi, &vi->send, VIP_STATUS_OP_SEND, 0, 0); /* the data has left the program's buffers */
+            host->complete(vi, &vi->send, VIP_STATUS_OP_SEND, 0, 0); /* the data has left the application's buffers */
         }
     }
     report_to_peer_if_broken(vi);
@@ -111,7 +111,7 @@ static void receive_arrived(vipl_vi *vi)
 static void progress(vipl_vi *vi)
 {
     const struct link *link = vi->context;
-    uint32_t closed = __atomic_load_n(&link->in->closed, __ATOMIC_ACQUIRE); /* before what came before it is taken */
+    uint32_t closed = __atomic_load_n(&link->in->closed, __ATOMIC_ACQUIRE); /* before the messages that precede it are taken */
 
     receive_arrived(vi);
     send_posted(vi);
@@ -166,7 +166,7 @@ static int nic_open(const char *argument, vipl_nic *nic, vipl_nic_info *info)
     info->native_mtu = MESSAGE_MAX;
     info->transfer_max = MESSAGE_MAX;
     info->segment_bytes = SEGMENT;
-    info->poll_us = 1000; /* the host calls `progress` while the program does not; a faster plug-in has a thread */
+    info->poll_us = 1000; /* the host calls `progress` while the application does not; a faster plug-in has a thread */
     return VIPL_OK;
 }
 

@@ -532,6 +532,24 @@ fn the_example_survives_a_read_only_descriptor() {
     }
 }
 
+/// A plug-in in C that reads its descriptors by their numbers carries what the example does.
+#[test]
+fn a_plugin_with_a_window() {
+    let dir = folder("window");
+    Program::new(source("badplugins/window.c"))
+        .shared()
+        .build(&dir.join("libvipl_window.so"));
+    for name in ["simple", "queue", "cq"] {
+        for mode in [Run::strict, Run::compatible] {
+            mode(program(name))
+                .env("VIPL_PLUGIN_PATH", &dir)
+                .arg("-d")
+                .arg("window:")
+                .pass();
+        }
+    }
+}
+
 /// E18: a device that fails for good takes every VI of its NIC with it, and the program is told once.
 #[test]
 fn a_device_that_fails() {

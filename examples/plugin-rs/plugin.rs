@@ -73,7 +73,7 @@ impl Link {
         self.lane(1 - self.side)
     }
 
-    /// Sends what is posted as far as there is room; `progress` goes on when the peer has taken some.
+    /// Sends posted descriptors while there are free slots; `progress` continues when the peer has freed some.
     fn send_posted(&mut self, port: &Port) {
         // A peer that lies about `taken` harms its own messages only.
         while self
@@ -97,7 +97,7 @@ impl Link {
             slot.flag.store(flag, Ordering::Relaxed);
             self.sent = self.sent.wrapping_add(1);
             self.output().sent.store(self.sent, Ordering::Release);
-            // The data has left the program's buffers.
+            // The data has left the application's buffers.
             port.complete(Queue::Send, opcode, None);
         }
         if !port.is_connected() {
@@ -172,7 +172,7 @@ impl Vi for ExampleVi {
 
     fn progress(&mut self, _: &Example, port: &Port) {
         let Some(link) = &mut self.0 else { return };
-        // Before what came before it is taken.
+        // Before the messages that precede it are taken.
         let closed = link.input().closed.load(Ordering::Acquire);
         link.receive_arrived(port);
         link.send_posted(port);
@@ -206,7 +206,7 @@ impl Provider for Example {
         info.native_mtu = MESSAGE_MAX as u32;
         info.transfer_max = MESSAGE_MAX as u64;
         info.segment_bytes = SEGMENT as u32;
-        // The host calls `progress` while the program does not; a faster plug-in has a thread.
+        // The host calls `progress` while the application does not; a faster plug-in has a thread.
         info.poll_us = 1000;
         Ok(Example)
     }

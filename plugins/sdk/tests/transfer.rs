@@ -203,7 +203,7 @@ fn a_message_without_a_receive_is_reported() {
                 world.next_notice()
             };
             assert!(!found);
-            assert_eq!(events(), [expected.clone()]);
+            assert_eq!(events(), std::slice::from_ref(&expected));
             assert_eq!(world.vi.is_connected(), level == U);
         }
     }
