@@ -20,10 +20,10 @@ pub trait Control {
     /// Sends one.
     ///
     /// # Errors
-    /// The partner is gone.
+    /// The peer has exited.
     fn send(&mut self, value: &Value) -> Result<()>;
 
-    /// Waits for the next one; None when the partner has ended in order.
+    /// Waits for the next one; None when the peer has exited in order.
     ///
     /// # Errors
     /// The connection broke, or what came is not a document.
@@ -79,7 +79,7 @@ pub struct ViControl {
     patience: Patience,
 }
 
-/// How long one side waits for a document of the other.
+/// Time limits for documents of the other side.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For the first one.
@@ -144,9 +144,8 @@ impl Control for ViControl {
             _ => self.patience.next,
         };
         let came = endpoint.vi.receive_wait(patience.as_millis() as u64)?;
-        let descriptor = came.ok_or_else(|| {
-            Error::Partner(format!("has said nothing for {} s", patience.as_secs()))
-        })?;
+        let descriptor = came
+            .ok_or_else(|| Error::Peer(format!("has said nothing for {} s", patience.as_secs())))?;
         let offset = endpoint.receive_offsets[self.received % endpoint.receives.len()];
         self.received += 1;
         let mut bytes = vec![0; (descriptor.length() as usize).min(DOCUMENT_MAX)];
@@ -161,8 +160,7 @@ impl Control for ViControl {
 /// # Errors
 /// It is none.
 pub fn parse(bytes: &[u8]) -> Result<Value> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| Error::Partner(format!("invalid message: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| Error::Peer(format!("invalid message: {error}")))
 }
 
 #[cfg(test)]
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn what_is_no_document_is_refused() {
         assert!(parse(b"{\"op\":").is_err());
     }
 }

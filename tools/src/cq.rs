@@ -11,7 +11,7 @@ use crate::Result;
 use crate::descriptor::Descriptor;
 use crate::nic::Nic;
 
-/// Polls give this most of the time.
+/// What most polls return.
 const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
 
 /// A completion queue whose VIs have it for their receives only.

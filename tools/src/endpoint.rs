@@ -15,7 +15,7 @@ use crate::nic::Nic;
 use crate::region::{Region, Span};
 use crate::{Error, Result};
 
-/// Polls give this most of the time.
+/// What most polls return.
 const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
 
 /// What a VI is like; both sides of a connection use the same.
@@ -129,7 +129,7 @@ impl Vi {
     /// Asks a server for a connection.
     ///
     /// # Errors
-    /// There is none: the code tells why.
+    /// There is none: the code has the reason.
     pub fn connect(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
         let timeout = Some(Duration::from_millis(timeout_ms));
         self.vi.connect(local, remote, timeout)?;
@@ -148,7 +148,7 @@ impl Vi {
     /// Waits for the connection that [`Vi::connect_peer`] has asked for.
     ///
     /// # Errors
-    /// There is none: the code tells why.
+    /// There is none: the code has the reason.
     pub fn peer_wait(&self) -> Result<()> {
         self.vi.peer_wait()?;
         Ok(())
@@ -157,7 +157,7 @@ impl Vi {
     /// Accepts a request.
     ///
     /// # Errors
-    /// The library refuses, or the client is gone.
+    /// The library refuses, or the client has exited.
     pub fn accept(&self, request: Request) -> Result<()> {
         request
             .accept_raw(&self.vi)
@@ -325,7 +325,7 @@ impl Endpoint {
         })
     }
 
-    /// Where the partner may write to or read from.
+    /// Where the peer may write to or read from.
     #[must_use]
     pub fn target(&self) -> Span {
         self.region.span(self.receive_offsets[0], self.bytes)

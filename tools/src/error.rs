@@ -24,11 +24,11 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// Nothing came for too long.
+    /// Nothing arrived in time.
     Silence(&'static str),
-    /// The partner process reported this.
-    Partner(String),
-    /// The partner process has asked for something that it does not get.
+    /// The peer process reported this.
+    Peer(String),
+    /// The peer process requested something that is refused.
     Refused(String),
     /// The options do not go together, or the device cannot do what was asked.
     Usage(String),
@@ -84,7 +84,7 @@ impl fmt::Display for Error {
             Self::Vipl(error) => write!(f, "{error}"),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Silence(what) => write!(f, "timed out after {PATIENCE_S} s while {what}"),
-            Self::Partner(text) => write!(f, "peer: {}", one_line(text)),
+            Self::Peer(text) => write!(f, "peer: {}", one_line(text)),
             Self::Refused(text) => write!(f, "refused: {}", one_line(text)),
             Self::Usage(text) | Self::Corrupt(text) => f.write_str(text),
         }
@@ -104,7 +104,7 @@ fn last_async() -> std::sync::MutexGuard<'static, Option<AsyncCode>> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Remembers an asynchronous error, to be told with the failure that it explains. Any thread.
+/// Stores an asynchronous error, which is shown with the failure that it explains. Any thread.
 pub fn note_async(code: AsyncCode) {
     *last_async() = Some(code);
 }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_peer_commands_no_terminal_and_forges_no_line() {
-        let text = Error::Partner("gone\r\n\x1b]0;title\x07".to_owned()).to_string();
+        let text = Error::Peer("gone\r\n\x1b]0;title\x07".to_owned()).to_string();
         assert_eq!(text, "peer: gone\\r\\n\\u001b]0;title\\u0007");
     }
 

@@ -26,7 +26,7 @@ impl Patience {
         }
     }
 
-    /// Once around.
+    /// One iteration.
     ///
     /// # Errors
     /// It has lasted too long.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Error, Result, sys};
 
-/// The two CPUs: this process's and its partner's.
+/// The two CPUs: this process's and its peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair(pub usize, pub usize);
 
@@ -43,7 +43,7 @@ fn pick(cpus: &[(usize, (u64, u64))]) -> Pair {
     Pair(first, other)
 }
 
-/// Package and core of a CPU; where the system does not tell, each CPU is its own core.
+/// Package and core of a CPU; where the system does not report them, each CPU is its own core.
 fn core_of(cpu: usize) -> (u64, u64) {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
     let read = |name: &str| {

@@ -2,7 +2,7 @@
 //!
 //! Each side keeps `DEPTH` receives posted and posts each one again before it answers, so that no
 //! message ever meets an empty receive queue. Completed sends are taken while the answer is under way.
-//! With RDMA the message is written straight into the partner's memory, which is polled. Small RDMA
+//! With RDMA the message is written straight into the peer's memory, which is polled. Small RDMA
 //! messages go to one buffer after the other: the latency of a cache line depends on its address.
 
 #![forbid(unsafe_code)]
@@ -128,7 +128,7 @@ impl Driver {
     /// Ends it on both sides.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The server has exited.
     pub fn close<L: Local>(self, session: &mut Session<L>) -> Result<()> {
         drop(self);
         session.end()
@@ -160,13 +160,13 @@ pub fn serve<L: Local>(session: &mut Session<L>, spec: Spec, channel: u32) -> Re
     session.ended()
 }
 
-/// A span for the partner.
+/// A span for the peer.
 #[must_use]
 pub fn span_json(span: Span) -> Value {
     json!({"address": span.address, "handle": span.handle, "length": span.length})
 }
 
-/// The partner's span.
+/// The peer's span.
 #[must_use]
 pub fn span_of(value: &Value) -> Span {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
@@ -219,7 +219,7 @@ impl Player {
         })
     }
 
-    /// Learns where the partner's memory is: its first buffer. The others lie as those of this side do.
+    /// Stores the address of the peer's first buffer. Its other buffers have the same layout as those of this side.
     fn aim(&mut self, target: Span) {
         if !self.spec.rdma {
             return;
@@ -297,7 +297,7 @@ impl Player {
     }
 
     /// Chooses the next descriptor and fills its buffer: with a pattern when bytes are checked, and with the number of
-    /// the message at its end when the partner polls for it.
+    /// the message at its end when the peer polls for it.
     #[inline(always)]
     fn prepare(&mut self) -> Result<Descriptor> {
         let index = turn(self.sent as usize, self.endpoint.sends.len());
@@ -339,7 +339,7 @@ impl Player {
         if self.spec.check {
             self.verify(descriptor)?;
         }
-        // Before the answer: the partner may then send again without asking.
+        // Before the answer: the peer may then send again without asking.
         self.endpoint.vi.post_receive(descriptor)
     }
 

@@ -18,11 +18,11 @@ use crate::{Result, sys};
 pub use vipl_client::Remote as Span;
 
 thread_local! {
-    /// Memory of regions that are gone.
+    /// Memory of dropped regions.
     static SPARE: RefCell<Vec<(NonNull<u8>, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registered memory, open to RDMA from the partner.
+/// Registered memory, open to RDMA from the peer.
 pub struct Region {
     nic: Nic,
     /// Dropped before the memory is spare.

@@ -29,7 +29,7 @@ pub struct Rendezvous<'a> {
     pub nic: &'a Nic,
     /// The driver asks for connections, the server waits for them.
     pub side: Side,
-    /// The partner's host.
+    /// The peer's host.
     pub remote_host: &'a [u8],
     /// What all connections of the two processes have in common.
     pub key: &'a [u8],
@@ -59,10 +59,10 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Connects a VI with the partner's VI of the same channel. Without a limit the server waits forever.
+    /// Connects a VI with the peer's VI of the same channel. Without a limit the server waits forever.
     ///
     /// # Errors
-    /// They do not come together.
+    /// There is no connection in time.
     pub fn join(&self, vi: &Vi, channel: u32, limit: Option<Duration>) -> Result<()> {
         if self.side == Side::Server {
             return vi.accept(self.wait(channel, limit)?);

@@ -9,7 +9,7 @@ use vipl_sys::text::{lines, one_line};
 use crate::{Error, Result};
 
 /// Writes to standard output, without control characters but line feeds: names of devices, files and peers may
-/// hold some. Unlike `print!` it tells when that does not work.
+/// hold some. Unlike `print!` it returns an error when that fails.
 ///
 /// # Errors
 /// The output is full, or closed.
@@ -19,13 +19,13 @@ pub fn print(text: &str) -> Result<()> {
 }
 
 /// Writes a line to standard error, without control characters.
-pub fn tell(text: &str) {
+pub fn note(text: &str) {
     eprintln!("{}", lines(text));
 }
 
 /// Ends a tool that has failed. With `json` the error is also a document on standard output.
 pub fn failed(tool: &str, error: &Error, json: bool) -> ExitCode {
-    tell(&format!("{tool}: {error}"));
+    note(&format!("{tool}: {error}"));
     let on_output = !matches!(error, Error::Io { what, .. } if what.ends_with("standard output"));
     if json && on_output {
         let document = serde_json::json!({"error": error.to_string()});

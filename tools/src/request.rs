@@ -18,10 +18,10 @@ use crate::{Error, Result};
 pub const TURNS_MAX: u64 = 10_000_000_000;
 /// Channels of one client at most.
 pub const CHANNELS_MAX: u64 = 1 << 30;
-/// Registered memory that a server gives a client, unless it is told otherwise.
+/// Default of the registered memory that a server grants a client.
 pub const MEMORY: u64 = 256 << 20;
 
-/// What a server has, and grants.
+/// Limits that a server enforces.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Bits of the levels that the device has.

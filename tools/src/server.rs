@@ -24,7 +24,7 @@ use crate::{Error, Result, report, size, sys};
 /// Clients that are served at a time.
 const GUESTS: usize = 4;
 
-/// What a server gives a client.
+/// Terms on which a server serves a client.
 #[derive(Args, Clone, Debug)]
 pub struct Terms {
     /// Memory that a server gives a client for a test, as 64m or 2g [default: 256m]
@@ -43,10 +43,10 @@ pub struct Terms {
 /// The option that makes such a process.
 const SERVE_ONE: &str = "--serve-one";
 
-/// What such a process writes when a client has come.
+/// Such a process writes this when a client has connected.
 const CAME: [u8; 1] = *b"c";
 
-/// What the processes tell.
+/// What the processes report.
 enum Event {
     /// Process number so many has a client.
     Came(usize),
@@ -85,12 +85,12 @@ impl Terms {
         sys::die_with_parent();
         let mut session = listen(&|| {
             sys::end_after(self.client_seconds);
-            let mut told = std::io::stdout();
-            let _ = told.write_all(&CAME).and_then(|()| told.flush());
+            let mut stdout = std::io::stdout();
+            let _ = stdout.write_all(&CAME).and_then(|()| stdout.flush());
         })?;
         match serve(&mut session)? {
             Served::Tests => Ok(()),
-            Served::Nothing => Err(Error::Partner("asked for no test".to_owned())),
+            Served::Nothing => Err(Error::Peer("asked for no test".to_owned())),
         }
     }
 }
@@ -104,7 +104,7 @@ pub enum Served {
     Nothing,
 }
 
-/// Serves one request after the other; a client that gets something else than a test is told why.
+/// Serves one request after the other; refuses whatever is no test, with the reason.
 ///
 /// # Errors
 /// The connection broke, or the client asked for what it does not get.
@@ -127,14 +127,14 @@ pub fn each<L: Local>(
 }
 
 fn supervise() -> Result<()> {
-    let (tell, events) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     let mut guests: Vec<Guest> = Vec::new();
     let (mut number, mut is_done) = (0, false);
     loop {
         let waits = guests.iter().any(|guest| !guest.has_client);
         if !is_done && !waits && guests.len() < GUESTS {
             number += 1;
-            guests.push(start(number, &tell)?);
+            guests.push(start(number, &sender)?);
         }
         if guests.is_empty() {
             return Ok(());
@@ -167,9 +167,9 @@ fn supervise() -> Result<()> {
                     guests.retain_mut(|guest| guest.has_client || !kill(guest));
                 } else if guest.has_client {
                     if sys::is_alarm(status) {
-                        report::tell("a client has had its time (--client-seconds)");
+                        report::note("a client has had its time (--client-seconds)");
                     }
-                    report::tell("a client has been dismissed; waiting for the next one");
+                    report::note("a client has been dismissed; waiting for the next one");
                 }
             }
         }
@@ -187,8 +187,8 @@ fn kill(guest: &mut Guest) -> bool {
     true
 }
 
-/// Starts this very program for one client, and a thread that hears of it.
-fn start(number: usize, tell: &Sender<Event>) -> Result<Guest> {
+/// Starts this program for one client, and a thread that reports its events.
+fn start(number: usize, sender: &Sender<Event>) -> Result<Guest> {
     let failed = |error| Error::io("starting a process for a client", error);
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -199,17 +199,17 @@ fn start(number: usize, tell: &Sender<Event>) -> Result<Guest> {
         .spawn()
         .map_err(failed)?;
     let mut said = child.stdout.take();
-    let tell = tell.clone();
+    let sender = sender.clone();
     let listen = move || {
         let mut byte = [0];
         if let Some(said) = &mut said
             && said.read_exact(&mut byte).is_ok()
             && byte == CAME
         {
-            let _ = tell.send(Event::Came(number));
+            let _ = sender.send(Event::Came(number));
             let _ = said.read_to_end(&mut Vec::new());
         }
-        let _ = tell.send(Event::Ended(number));
+        let _ = sender.send(Event::Ended(number));
     };
     std::thread::Builder::new().spawn(listen).map_err(failed)?;
     Ok(Guest {

@@ -1,4 +1,4 @@
-//! Two processes that do something together: how they find each other, and what they tell each other.
+//! Two processes that do something together: how they connect, and their requests and answers.
 //!
 //! ```text
 //!   client (measures)                     server (serves)
@@ -42,11 +42,11 @@ pub struct Session<L = ()> {
     child: Option<Child>,
 }
 
-/// The way to the partner. Who may ask for what depends on it, and not on what the partner says.
+/// The channel to the peer. It alone decides which requests the peer may make.
 enum Channel<L> {
     /// To a process that this one has started, or that has started it, over a socket pair.
     Own(SocketControl, Box<L>),
-    /// To whoever has connected.
+    /// To the process that connected.
     Network(ViControl),
 }
 
@@ -64,16 +64,16 @@ pub trait Local: Sized {
     /// Bytes of the file that both can map.
     const BYTES: usize;
 
-    /// Sets up this side; `partner` is the other process.
+    /// Sets up this side; `peer` is the other process.
     ///
     /// # Errors
     /// The system refuses.
-    fn new(file: &File, partner: u32) -> Result<Self>;
+    fn new(file: &File, peer: u32) -> Result<Self>;
 
     /// Answers a question that is no request for a test; false if it is one.
     ///
     /// # Errors
-    /// The peer is gone, or does not do what it asked for.
+    /// The peer has exited, or does not do what it asked for.
     fn serve(&mut self, control: &mut SocketControl, nic: &Nic, question: &Value) -> Result<bool>;
 }
 
@@ -81,7 +81,7 @@ pub trait Local: Sized {
 impl Local for () {
     const BYTES: usize = 0;
 
-    fn new(_file: &File, _partner: u32) -> Result<Self> {
+    fn new(_file: &File, _peer: u32) -> Result<Self> {
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Local for () {
     }
 }
 
-/// The error where a partner on this machine is needed.
+/// The error where a peer on this machine is needed.
 const NEEDS_SELF: &str = "--limits needs --self: limits are those of one machine";
 
 /// The error of a test that needs both processes on one machine.
@@ -99,18 +99,18 @@ pub fn needs_self() -> Error {
     Error::Usage(NEEDS_SELF.to_owned())
 }
 
-/// How a partner process is started: this program with `--partner SOCKET,ARENA`.
-pub const PARTNER_OPTION: &str = "--partner";
+/// How a peer process is started: this program with `--peer SOCKET,ARENA`.
+pub const PEER_OPTION: &str = "--peer";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl<L: Local> Session<L> {
-    /// Starts this very program as partner, pins both processes unless `cpus` is None, and opens the device in
-    /// both. With a network namespace the partner runs in that, as on another host, with an agent of its own.
+    /// Starts this program a second time as the peer, pins both processes unless `cpus` is None, and opens the device in
+    /// both. With a network namespace the peer runs in that, as on another host, with an agent of its own.
     ///
     /// # Errors
-    /// The partner cannot be started, or a device cannot be opened.
-    pub fn with_partner(
+    /// The peer cannot be started, or a device cannot be opened.
+    pub fn with_peer(
         library: &'static Library,
         device: &str,
         cpus: Option<Pair>,
@@ -118,7 +118,7 @@ impl<L: Local> Session<L> {
     ) -> Result<Self> {
         let file = sys::anonymous_file(L::BYTES)?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("socketpair", e))?;
-        let child = start_partner(&theirs, &file, network)?;
+        let child = start_peer(&theirs, &file, network)?;
         drop(theirs);
         // First this process, so that an agent that has to be started is started once.
         let nic = Nic::open(library, device)?;
@@ -143,20 +143,20 @@ impl<L: Local> Session<L> {
         Ok(session)
     }
 
-    /// The partner's side of `with_partner`: `numbers` is what follows `PARTNER_OPTION`.
+    /// The peer's side of `with_peer`: `numbers` is what follows `PEER_OPTION`.
     ///
     /// # Errors
-    /// Something the client asked for cannot be had; the client is told, too.
-    pub fn as_partner(numbers: &str, open: impl Fn() -> Result<&'static Library>) -> Result<Self> {
+    /// Something that the client requested is not available; the error is reported to the client as well.
+    pub fn as_peer(numbers: &str, open: impl Fn() -> Result<&'static Library>) -> Result<Self> {
         sys::die_with_parent();
-        let bad = || Error::Usage(format!("{PARTNER_OPTION} is internal"));
+        let bad = || Error::Usage(format!("{PEER_OPTION} is internal"));
         let (socket, file) = numbers.split_once(',').ok_or_else(bad)?;
         let socket = sys::adopt(socket.parse().map_err(|_| bad())?)?;
         let file = File::from(sys::adopt(file.parse().map_err(|_| bad())?)?);
         let mut control = SocketControl::new(UnixStream::from(socket), true)?;
         let hello = control
             .receive()?
-            .ok_or_else(|| Error::Partner("gone".to_owned()))?;
+            .ok_or_else(|| Error::Peer("gone".to_owned()))?;
         let begin = || {
             let nic = Nic::open(open()?, hello["device"].as_str().unwrap_or_default())?;
             if let Some(cpu) = hello["cpu"].as_u64() {
@@ -192,14 +192,14 @@ impl<L: Local> Session<L> {
     /// Connects to a server on `host` that waits on `port`.
     ///
     /// # Errors
-    /// The name is unknown, or nobody answers.
+    /// The name is unknown, or no process answers.
     pub fn connect(library: &'static Library, device: &str, host: &str, port: u16) -> Result<Self> {
         let nic = Nic::open(library, device)?;
         let remote_host = match parse_host(host) {
             Some(address) => address,
             None => nic.host_by_name(host)?,
         };
-        report::tell(&format!(
+        report::note(&format!(
             "connecting to {host} (address {}) on {device}, port {port}; waiting up to {} s for a server ...",
             host_text(nic.attributes(), &remote_host),
             CONNECT_MS / 1000
@@ -210,7 +210,7 @@ impl<L: Local> Session<L> {
         Ok(session)
     }
 
-    /// Waits for one client on `port`, and gives it so much memory for each test. Calls `came` when there is one.
+    /// Waits for one client on `port`, and grants it `memory` bytes for each test. Calls `came` when one has connected.
     ///
     /// # Errors
     /// The device cannot be opened, or the connection fails.
@@ -224,7 +224,7 @@ impl<L: Local> Session<L> {
         let nic = Nic::open(library, device)?;
         let address = nic.attributes().address.clone();
         let shown = address_text(nic.attributes());
-        report::tell(&format!(
+        report::note(&format!(
             "waiting for a client on {device} (address {shown}), port {port} ..."
         ));
         let mut session = Self::over_vi(nic, Side::Server, address, port, memory, came)?;
@@ -307,14 +307,14 @@ impl<L: Local> Session<L> {
     /// Asks the server something and waits for its answer.
     ///
     /// # Errors
-    /// The server is gone, or reports an error.
+    /// The server has exited, or reports an error.
     pub fn ask(&mut self, question: &Value) -> Result<Value> {
         let control = self.channel.control();
         control.send(question)?;
         let answer = control.receive()?;
-        let answer = answer.ok_or_else(|| Error::Partner("exited early".to_owned()))?;
+        let answer = answer.ok_or_else(|| Error::Peer("exited early".to_owned()))?;
         match answer.get("error") {
-            Some(error) => Err(Error::Partner(error.as_str().unwrap_or("?").to_owned())),
+            Some(error) => Err(Error::Peer(error.as_str().unwrap_or("?").to_owned())),
             None => Ok(answer),
         }
     }
@@ -327,7 +327,7 @@ impl<L: Local> Session<L> {
         self.ask(&json!({"op": "go", "n": n})).map(|_| ())
     }
 
-    /// Tells the server that what is open has ended.
+    /// Ends the open test at the server.
     ///
     /// # Errors
     /// As `ask`.
@@ -338,12 +338,12 @@ impl<L: Local> Session<L> {
     /// The server's answer.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client has exited.
     pub fn reply(&mut self, answer: &Value) -> Result<()> {
         self.channel.control().send(answer)
     }
 
-    /// Tells the client why it is not served; gives the error back.
+    /// Reports to the client why it is not served; returns the error.
     ///
     /// # Errors
     /// This one.
@@ -394,7 +394,7 @@ impl<L: Local> Session<L> {
     /// Answers `end`.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client has exited.
     pub fn ended(&mut self) -> Result<()> {
         self.reply(&json!({}))
     }
@@ -405,10 +405,10 @@ impl<L: Local> Session<L> {
         self.channels
     }
 
-    /// Connects a VI with the partner's VI of the same channel.
+    /// Connects a VI with the peer's VI of the same channel.
     ///
     /// # Errors
-    /// They do not come together.
+    /// There is no connection in time.
     pub fn join(&self, vi: &Vi, channel: u32) -> Result<()> {
         let rendezvous = Rendezvous {
             nic: &self.nic,
@@ -419,10 +419,10 @@ impl<L: Local> Session<L> {
         rendezvous.join(vi, channel, Some(Duration::from_millis(CONNECT_MS)))
     }
 
-    /// What this process shares with a partner that it has started, or that has started it.
+    /// What this process shares with a peer that it has started, or that has started it.
     ///
     /// # Errors
-    /// The partner is another one.
+    /// The peer is another one.
     pub fn own(&mut self) -> Result<&mut L> {
         match &mut self.channel {
             Channel::Own(_, own) => Ok(own),
@@ -430,7 +430,7 @@ impl<L: Local> Session<L> {
         }
     }
 
-    /// The same, if there is such a partner.
+    /// The same, if there is such a peer.
     #[must_use]
     pub fn local(&self) -> Option<&L> {
         match &self.channel {
@@ -439,7 +439,7 @@ impl<L: Local> Session<L> {
         }
     }
 
-    /// Whether the partner was started by this process, or started it.
+    /// Whether the peer was started by this process, or started it.
     #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self.channel, Channel::Own(..))
@@ -465,12 +465,12 @@ impl<L> Drop for Session<L> {
     }
 }
 
-fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {
+fn start_peer(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {
     let program = std::env::current_exe()
         .map_err(|error| Error::io("locating this program's file", error))?;
     let (socket, file) = (socket.as_raw_fd(), file.as_raw_fd());
     let mut command = Command::new(&program);
-    command.arg(PARTNER_OPTION).arg(format!("{socket},{file}"));
+    command.arg(PEER_OPTION).arg(format!("{socket},{file}"));
     let mut what = format!("starting {}", program.display());
     if let Some(name) = network {
         sys::run_in_network(&mut command, name)?;

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-/// Sorts the samples and gives the value below which `fraction` of them lie (nearest rank); 0 for none.
+/// Sorts the samples and returns the value below which `fraction` of them lie (nearest rank); 0 for none.
 pub fn percentile(samples: &mut [f64], fraction: f64) -> f64 {
     if samples.is_empty() {
         return 0.0;

@@ -26,7 +26,7 @@ pub fn default_env(name: &str, value: &str) {
     }
 }
 
-/// Ends the program quietly when nobody reads its output any more (`vip_perf | head`).
+/// Ends the program without a message when its output has no reader any more (`vip_perf | head`).
 pub fn end_with_the_reader() {
     // SAFETY: the default action, set before there is another thread.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -28,11 +28,12 @@ fn an_error_is_json_where_json_was_asked_for() {
         (INFO, ["--json", "-d", "nosuch"].as_slice()),
         (PINGPONG, &["--json", "--self", "-d", "nosuch"]),
     ] {
-        let (output, said, told) = run_tool(program, arguments);
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+        let (output, stdout, stderr) = run_tool(program, arguments);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let document: Value =
+            serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
         let error = document["error"].as_str().unwrap_or_default();
-        assert!(error.contains("VIP_INVALID_PARAMETER"), "{said}");
+        assert!(error.contains("VIP_INVALID_PARAMETER"), "{stdout}");
     }
 }
 
@@ -40,60 +41,60 @@ fn an_error_is_json_where_json_was_asked_for() {
 #[test]
 fn figures_as_json_and_csv() {
     let arguments = ["--self", "-s", "8,4k", "-n", "101", "-w", "10"];
-    let (output, said, told) = run_tool(PINGPONG, &[&arguments[..], &["--json"]].concat());
-    assert!(output.status.success(), "{told}");
-    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let (output, stdout, stderr) = run_tool(PINGPONG, &[&arguments[..], &["--json"]].concat());
+    assert!(output.status.success(), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
     let results = document["results"].as_array().expect("a list");
-    assert_eq!(results.len(), 2, "{said}");
-    assert_eq!(results[1]["bytes"], 4096, "{said}");
+    assert_eq!(results.len(), 2, "{stdout}");
+    assert_eq!(results[1]["bytes"], 4096, "{stdout}");
     assert_eq!(
         results[1]["iterations"], 101,
-        "as many as were asked for: {said}"
+        "as many as were asked for: {stdout}"
     );
     for figure in ["mean", "p50", "p99"] {
         let value = results[0]["one_way_us"][figure].as_f64();
-        assert!(value.is_some_and(|value| value > 0.0), "{figure}: {said}");
+        assert!(value.is_some_and(|value| value > 0.0), "{figure}: {stdout}");
     }
-    let (output, said, told) = run_tool(PINGPONG, &[&arguments[..], &["--csv"]].concat());
-    assert!(output.status.success(), "{told}");
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines.len(), 3, "{said}");
+    let (output, stdout, stderr) = run_tool(PINGPONG, &[&arguments[..], &["--csv"]].concat());
+    assert!(output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{stdout}");
     assert!(
         lines[0].starts_with("bytes,iterations,mb_per_s,one_way_mean_us,"),
-        "{said}"
+        "{stdout}"
     );
-    let (_, said, _) = run_tool(PINGPONG, &arguments);
+    let (_, stdout, _) = run_tool(PINGPONG, &arguments);
     assert!(
-        said.contains("one-way times") && said.contains("p99 µs"),
-        "{said}"
+        stdout.contains("one-way times") && stdout.contains("p99 µs"),
+        "{stdout}"
     );
 }
 
 /// SECURITY.md asks who reports a weakness which agent serves.
 #[test]
-fn vipinfo_tells_which_agent_serves() {
-    let (output, said, told) = run_tool(INFO, &["-v", "-d", "via_lo"]);
-    assert!(output.status.success(), "{told}");
-    let agent = said
+fn vipinfo_shows_which_agent_serves() {
+    let (output, stdout, stderr) = run_tool(INFO, &["-v", "-d", "via_lo"]);
+    assert!(output.status.success(), "{stderr}");
+    let agent = stdout
         .split_once("Kernel Agent\n")
         .map_or("", |(_, rest)| rest);
     let line = agent.lines().next().unwrap_or_default();
     assert!(
         line.contains("process ") && line.contains("vipkad, version "),
-        "{said}"
+        "{stdout}"
     );
     let whose = ["the system's, for all users", "this user's own"];
-    assert!(whose.iter().any(|whose| line.contains(whose)), "{said}");
+    assert!(whose.iter().any(|whose| line.contains(whose)), "{stdout}");
 }
 
 /// Lists are lists, and the usual device is the first.
 #[test]
 fn vipinfo_lists() {
-    let (output, said, told) = run_tool(INFO, &["--json"]);
-    assert!(output.status.success(), "{told}");
-    let document: Value = serde_json::from_str(&said).expect("JSON");
+    let (output, stdout, stderr) = run_tool(INFO, &["--json"]);
+    assert!(output.status.success(), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).expect("JSON");
     let first = &document["devices"][0];
-    assert_eq!(first["name"], "via_lo", "{said}");
+    assert_eq!(first["name"], "via_lo", "{stdout}");
     let levels = first["attributes"]["ReliabilityLevelSupport"].as_array();
     assert_eq!(levels.map(Vec::len), Some(3), "{first}");
 }
@@ -101,25 +102,25 @@ fn vipinfo_lists() {
 /// A client says at once whom it asks, and in the end what to do.
 #[test]
 fn a_client_without_a_server() {
-    let (output, _, told) = run_tool(PINGPONG, &["localhost", "-p", "49999", "-s", "8"]);
-    assert!(!output.status.success(), "{told}");
-    let lines: Vec<&str> = told.lines().collect();
+    let (output, _, stderr) = run_tool(PINGPONG, &["localhost", "-p", "49999", "-s", "8"]);
+    assert!(!output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
     assert!(
         lines[0].starts_with("connecting to localhost (address 02:"),
-        "{told}"
+        "{stderr}"
     );
-    assert!(lines[0].contains("port 49999"), "{told}");
+    assert!(lines[0].contains("port 49999"), "{stderr}");
     assert!(
-        told.contains("start this tool without HOST there first"),
-        "{told}"
+        stderr.contains("start this tool without HOST there first"),
+        "{stderr}"
     );
 }
 
 #[test]
 fn no_iterations_are_refused() {
-    let (output, _, told) = run_tool(PINGPONG, &["--self", "-n", "0"]);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("0 is not in 1.."), "{told}");
+    let (output, _, stderr) = run_tool(PINGPONG, &["--self", "-n", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("0 is not in 1.."), "{stderr}");
 }
 
 #[test]

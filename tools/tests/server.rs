@@ -1,4 +1,4 @@
-//! A server between strangers: silent ones hold nobody.
+//! A server between strangers: silent ones hold no place.
 
 mod stranger;
 
@@ -15,7 +15,7 @@ const PINGPONG: &str = env!("CARGO_BIN_EXE_vip_pingpong");
 /// Strangers that connect and say nothing have as many places as there are, for five seconds; one that
 /// leaves at once has none.
 #[test]
-fn silent_strangers_hold_nobody() {
+fn silent_strangers_hold_no_place() {
     let (vipl, server) = (library(), Server::start(PINGPONG, port(2), &[]));
     drop(Session::<()>::connect(vipl, "via_lo", "localhost", server.port).expect("a session"));
     server.says("asked for no test");

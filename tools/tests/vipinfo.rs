@@ -38,21 +38,21 @@ fn one_line_says_what_ethernet_needs() {
         )
     };
     let output = command.output().expect("vipinfo");
-    let (said, told) = (
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    let context = format!("{}\n{said}\n{told}", output.status);
+    let context = format!("{}\n{stdout}\n{stderr}", output.status);
     assert!(output.status.success(), "{context}");
     for device in ["via_eth0\n", "via_eth1\n", "via_eth2\n", "via_lo\n"] {
-        assert!(said.contains(device), "{context}");
+        assert!(stdout.contains(device), "{context}");
     }
     // The one with an IP address is reached over UDP.
-    assert_eq!(said.matches("cannot be opened").count(), 2, "{context}");
-    assert!(said.contains("ip:eth0"), "{context}");
-    assert_eq!(told.lines().count(), 1, "{context}");
+    assert_eq!(stdout.matches("cannot be opened").count(), 2, "{context}");
+    assert!(stdout.contains("ip:eth0"), "{context}");
+    assert_eq!(stderr.lines().count(), 1, "{context}");
     assert!(
-        told.contains("`vipkad --system`, started by root"),
+        stderr.contains("`vipkad --system`, started by root"),
         "{context}"
     );
 }
@@ -71,10 +71,13 @@ fn an_agent_of_ones_own_needs_a_folder() {
             .args(["-d", "loopback:"])
             .output()
             .expect("vipinfo");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{stderr}");
         let expected = format!("VIPL_AGENT=off: cannot create {folder}/vipl-");
-        assert!(told.contains(&expected) && told.contains(why), "{told}");
+        assert!(
+            stderr.contains(&expected) && stderr.contains(why),
+            "{stderr}"
+        );
     }
 }
 
@@ -99,11 +102,11 @@ fn a_set_user_id_program_starts_no_agent() {
         .uid(65_532)
         .gid(65_532);
     let output = command.output().expect("vipinfo");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stderr);
     if std::path::Path::new("/run/vipl/kagent.sock").exists() {
         return println!("SKIP this machine has a system agent");
     }
-    assert!(said.contains("starts no Kernel Agent"), "{said}");
+    assert!(stdout.contains("starts no Kernel Agent"), "{stdout}");
 }
 
 fn nix_root() -> bool {
@@ -162,7 +165,7 @@ fn an_agent_of_another_network_namespace_is_refused() {
 
 /// `vipinfo` names the plug-in that a user gets: for a plain user, the names of raw Ethernet are those of UDP.
 #[test]
-fn vipinfo_tells_what_a_plain_user_gets() {
+fn vipinfo_shows_what_a_plain_user_gets() {
     let Ok(hosts) = Namespaces::pair().map_err(|why| println!("SKIP network namespaces: {why}"))
     else {
         return;

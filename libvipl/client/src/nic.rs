@@ -65,7 +65,7 @@ impl Nic {
     /// The library refuses: there is no such device. [`Error::NotThreadSafe`]: another VIPL than this project's may
     /// permit one thread only.
     pub fn open(library: &'static Library, device: &str) -> Result<Self> {
-        // SAFETY: it is dropped before anybody has it, unless the library is thread-safe.
+        // SAFETY: it is dropped before the caller has it, unless the library is thread-safe.
         let nic = unsafe { Self::open_unsynchronized(library, device) }?;
         match nic.attributes().thread_safe {
             true => Ok(nic),

@@ -1,4 +1,4 @@
-//! `register`, `post`, `calls` and `within`: what one process measures without a partner.
+//! `register`, `post`, `calls` and `within`: what one process measures without a peer.
 
 use std::time::Instant;
 
@@ -153,7 +153,7 @@ impl Alone {
     }
 
     /// Messages from one VI of this thread to another, the next when the last has been taken. A device that
-    /// runs beside the program shares its processor with nobody then, if there are two.
+    /// runs beside the program does not share its processor then, if there are two.
     fn within(&self, [pair, loopback]: &[Pair; 2]) -> Result<Vec<Figure>> {
         let (here, p99) = self.time_blocks(100, || pair.pass())?;
         let (there, _) = self.time_blocks(100, || loopback.pass())?;

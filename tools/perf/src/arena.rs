@@ -87,7 +87,7 @@ impl Arena {
         [self.atomic(offset), self.atomic(offset + 8)]
     }
 
-    /// Sets all words, lines and slots to zero: before the partner is told to serve.
+    /// Sets all words, lines and slots to zero: before the peer begins to serve.
     pub(crate) fn reset(&self) {
         for offset in (0..BUFFERS).step_by(SLOT) {
             self.atomic(offset).store(0, Ordering::SeqCst);
@@ -118,7 +118,7 @@ impl Arena {
     fn give(&self, direction: usize, turn: u64, size: usize) {
         if size > 0 {
             let target = self.buffer(direction, turn, size);
-            // SAFETY: both are mapped for RAW_MAX bytes; the partner reads only after the store below.
+            // SAFETY: both are mapped for RAW_MAX bytes; the peer reads only after the store below.
             unsafe { self.own[0].as_ptr().copy_to_nonoverlapping(target, size) };
         }
         // Pairs with the load in `take`.
@@ -131,7 +131,7 @@ impl Arena {
         until(self.line(direction, turn), turn, "waiting for the peer")?;
         if size > 0 {
             let source = self.buffer(direction, turn, size);
-            // SAFETY: both are mapped for RAW_MAX bytes; the partner writes again only after our turn.
+            // SAFETY: both are mapped for RAW_MAX bytes; the peer writes again only after our turn.
             unsafe { source.copy_to_nonoverlapping(self.own[1].as_ptr(), size) };
         }
         Ok(())
@@ -215,7 +215,7 @@ pub(crate) fn until(word: &AtomicU64, value: u64, what: &'static str) -> Result<
 mod tests {
     use super::*;
 
-    /// Runs both sides of a measurement in two threads; gives the driver's figure.
+    /// Runs both sides of a measurement in two threads; returns the driver's figure.
     fn both(measure: impl Fn(&Arena, Side) -> Result<f64> + Send + Copy + 'static) -> f64 {
         let file = sys::anonymous_file(ARENA_BYTES).unwrap();
         let other = file.try_clone().unwrap();

@@ -97,7 +97,7 @@ impl Cable {
         })
     }
 
-    /// Opens both ends. `any`: also on an interface that may lead to a real network. Gives the reason, too,
+    /// Opens both ends. `any`: also on an interface that may lead to a real network. Returns the reason, too,
     /// if there is no TCP.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Cable {
         let theirs = answer["ip"].as_array().into_iter().flatten();
         let theirs: Vec<IpAddr> = theirs.filter_map(|ip| ip.as_str()?.parse().ok()).collect();
         let why = match same_family(&cable.link.ip_addresses(), &theirs) {
-            Some((own, partner)) => match cable.connect(session, own, partner) {
+            Some((own, peer)) => match cable.connect(session, own, peer) {
                 Ok(()) => None,
                 Err(error) => Some(error.to_string()),
             },
@@ -130,26 +130,26 @@ impl Cable {
         &mut self,
         session: &mut Session<L>,
         own: IpAddr,
-        partner: IpAddr,
+        peer: IpAddr,
     ) -> Result<()> {
-        let question = json!({"op": "cable-tcp", "ip": partner.to_string()});
+        let question = json!({"op": "cable-tcp", "ip": peer.to_string()});
         let port = session.ask(&question)?["port"].as_u64().unwrap_or(0) as u16;
-        let to = tcp::endpoint(partner, port, self.link.index);
+        let to = tcp::endpoint(peer, port, self.link.index);
         self.tcp = Some(Tcp::connect(to, own)?);
         let udp = Udp::bind(tcp::endpoint(own, 0, self.link.index))?;
-        let question = json!({"op": "cable-udp", "ip": partner.to_string(),
+        let question = json!({"op": "cable-udp", "ip": peer.to_string(),
             "driver": own.to_string(), "port": udp.port()?});
         let port = session.ask(&question)?["port"].as_u64().unwrap_or(0) as u16;
-        udp.connect(tcp::endpoint(partner, port, self.link.index))?;
+        udp.connect(tcp::endpoint(peer, port, self.link.index))?;
         self.udp = Some(udp);
         Ok(())
     }
 
-    fn aim(&mut self, partner: &Value) -> Result<()> {
-        let address = <[u8; 6]>::try_from(bytes_of(&partner["address"]));
-        let address = address.map_err(|_| Error::Partner("has no Ethernet address".to_owned()))?;
+    fn aim(&mut self, peer: &Value) -> Result<()> {
+        let address = <[u8; 6]>::try_from(bytes_of(&peer["address"]));
+        let address = address.map_err(|_| Error::Peer("has no Ethernet address".to_owned()))?;
         self.frames.aim(address);
-        let mtu = partner["mtu"].as_u64().unwrap_or(0) as usize;
+        let mtu = peer["mtu"].as_u64().unwrap_or(0) as usize;
         self.mtu = self.mtu.min(mtu);
         Ok(())
     }
@@ -178,7 +178,7 @@ fn of(cable: &mut Option<Cable>) -> Result<&mut Cable> {
 /// is no TCP.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn one_way<L: Cables>(
     session: &mut Session<L>,
     what: Turns,
@@ -206,11 +206,11 @@ pub(crate) fn one_way<L: Cables>(
         .map(Some)
 }
 
-/// Frames per second that arrive at the partner: of `bytes` with their header, or as large as they can be.
-/// Gives their payload in bytes, too. `most` frames at most are sent.
+/// Frames per second that arrive at the peer: of `bytes` with their header, or as large as they can be.
+/// Returns their payload in bytes, too. `most` frames at most are sent.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn stream<L: Cables>(
     session: &mut Session<L>,
     bytes: Option<usize>,
@@ -236,7 +236,7 @@ impl Cable {
         size: usize,
         turns: u64,
     ) -> Result<f64> {
-        let missing = || Error::Partner(format!("has no {}", what.name()));
+        let missing = || Error::Peer(format!("has no {}", what.name()));
         match what {
             Turns::Tcp => self
                 .tcp
@@ -257,7 +257,7 @@ impl Cable {
 /// started it, can ask.
 ///
 /// # Errors
-/// The driver is gone, or does not do what it asked for.
+/// The driver has exited, or does not do what it asked for.
 pub(crate) fn serve(
     control: &mut SocketControl,
     own: &mut Option<Cable>,
@@ -308,7 +308,7 @@ pub(crate) fn serve(
             let ip = |name: &str| question[name].as_str().and_then(|ip| ip.parse().ok());
             let (here, driver): (Option<IpAddr>, Option<IpAddr>) = (ip("ip"), ip("driver"));
             let open = || {
-                let missing = || Error::Partner("has no address".to_owned());
+                let missing = || Error::Peer("has no address".to_owned());
                 let udp = Udp::bind(tcp::endpoint(here.ok_or_else(missing)?, 0, index))?;
                 let port = number(question, "port", 1..=u64::from(u16::MAX))? as u16;
                 udp.connect(tcp::endpoint(driver.ok_or_else(missing)?, port, index))?;

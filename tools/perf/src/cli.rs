@@ -17,7 +17,7 @@ use crate::tests::Test;
 /// Measures latency, bandwidth, message rate and the overhead of the library.
 ///
 /// Start the server without arguments, then the client with tests and the server's HOST. Or start both
-/// with --self. The server serves whoever can connect on DEVICE, until a client has finished.
+#[doc = " with --self. The server serves whoever can connect on DEVICE, until a client has finished."]
 ///
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
 /// Read), cq (polling a CQ with 1 active VI of --vis), cq-random (messages on a random one of --vis VIs,
@@ -157,7 +157,7 @@ pub(crate) struct Options {
 
     /// The second process of --self
     #[arg(long, hide = true)]
-    pub(crate) partner: Option<String>,
+    pub(crate) peer: Option<String>,
 
     #[command(flatten)]
     pub(crate) terms: Terms,

@@ -1,6 +1,6 @@
-//! `cq`: what looking at a completion queue costs when one of many connected VIs is active.
+//! `cq`: what polling a completion queue costs when one of many connected VIs is active.
 //!
-//! Two costs, each with one VI and with many on the queue: of a look that finds nothing, and of taking
+//! Two costs, each with one VI and with many on the queue: of a poll that finds nothing, and of taking
 //! a message that has already arrived (VipCQDone and VipRecvDone). The messages come in bursts that the
 //! client asks for and lets arrive before it starts the clock. The ratio is the worse of the two.
 
@@ -15,13 +15,13 @@ use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::machine::Session;
-use crate::many::{Many, ask_partner};
+use crate::many::{Many, ask_peer};
 
 /// Messages of a burst.
 const BURST: u32 = 16;
 /// Bursts of a measurement.
 const BURSTS: usize = 300;
-/// Looks that find nothing: this many times this many.
+/// Polls that find nothing: this many times this many.
 const EMPTY: (usize, usize) = (40, 2_000);
 const LAYOUT: Layout = Layout {
     sends: 2 * BURST as usize,
@@ -53,7 +53,7 @@ impl CqCost {
         let most = session.nic.attributes().cq_entries_max;
         let cq = Cq::new(&session.nic, (vis as u64 + 64).max(1024).min(most))?;
         let mut idle = Many::new(session, vis - 1)?;
-        let first = ask_partner(session, "cq", vi, vis)?;
+        let first = ask_peer(session, "cq", vi, vis)?;
         idle.connect(session, vi, vis - 1, first, Some(&cq))?;
         let active = Endpoint::new(&session.nic, vi, LAYOUT, Some(&cq))?;
         session.join(&active.vi, first + vis as u32 - 1)?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A frame of another round than the present one is a straggler and passed over. In a stream the receiver
-//! tells now and then up to which number it has frames and how many have arrived, and the sender never has
+//! reports now and then up to which number it has frames and how many have arrived, and the sender never has
 //! more than `WINDOW` under way: so the ring does not overflow, and what is measured has arrived. The
 //! receiver reads the numbers and leaves the payload where it is.
 
@@ -102,7 +102,7 @@ impl Frames {
         if socket < 0 {
             return Err(failed("AF_PACKET socket"));
         }
-        // SAFETY: just opened, owned by nobody else.
+        // SAFETY: just opened, owned by nothing else.
         let socket = unsafe { File::from_raw_fd(socket) };
         let frame_bytes = (link.mtu + 128).next_power_of_two().max(2048);
         let block = frame_bytes.max(64 << 10);
@@ -143,9 +143,9 @@ impl Frames {
         })
     }
 
-    /// Tells where frames go.
-    pub(crate) fn aim(&mut self, partner: [u8; 6]) {
-        self.addresses[..6].copy_from_slice(&partner);
+    /// Sets the destination of frames.
+    pub(crate) fn aim(&mut self, peer: [u8; 6]) {
+        self.addresses[..6].copy_from_slice(&peer);
     }
 
     /// Takes this many turns with messages of `size` bytes. The driver gets the median one-way time in ns.
@@ -172,37 +172,37 @@ impl Frames {
         })
     }
 
-    /// Makes `count` frames of `bytes` arrive at the partner, which calls `receive`; frames per second.
+    /// Makes `count` frames of `bytes` arrive at the peer, which calls `receive`; frames per second.
     ///
     /// # Errors
     /// The other side does not answer, or a frame cannot be sent.
     pub(crate) fn send(&mut self, round: u32, bytes: usize, count: u64) -> Result<f64> {
         self.prepare(bytes);
-        let (mut sent, mut told) = (0, Numbers::default());
+        let (mut sent, mut reported) = (0, Numbers::default());
         let mut patience = Patience::new("streaming frames");
         let mut moved = Instant::now();
         let start = Instant::now();
-        while told.number < count {
-            let room = WINDOW.saturating_sub(sent - told.number);
+        while reported.number < count {
+            let room = WINDOW.saturating_sub(sent - reported.number);
             let mut burst = room.min(BURST as u64).min(count.saturating_sub(sent)) as usize;
             if burst == 0 && moved.elapsed() > STILL {
                 // What the receiver waits for has been lost; one more makes it look again.
                 burst = 1;
                 moved = Instant::now();
             }
-            let before = (sent, told.number);
+            let before = (sent, reported.number);
             sent += self.burst(round, sent, burst)?;
             while let Some(numbers) = self.look(round) {
-                told = numbers;
+                reported = numbers;
             }
-            if before == (sent, told.number) {
+            if before == (sent, reported.number) {
                 patience.spend()?;
             } else {
                 moved = Instant::now();
                 patience = Patience::new("streaming frames");
             }
         }
-        Ok(told.arrived as f64 / start.elapsed().as_secs_f64())
+        Ok(reported.arrived as f64 / start.elapsed().as_secs_f64())
     }
 
     /// Receives what `send` sends.
@@ -211,7 +211,7 @@ impl Frames {
     /// Nothing comes, or a frame cannot be sent.
     pub(crate) fn receive(&mut self, round: u32, count: u64) -> Result<()> {
         self.prepare(FRAME_MIN);
-        let (mut seen, mut told) = (Numbers::default(), 0);
+        let (mut seen, mut reported) = (Numbers::default(), 0);
         let mut patience = Patience::new("waiting for frames");
         while seen.number < count {
             let Some(numbers) = self.look(round) else {
@@ -223,8 +223,8 @@ impl Frames {
                 arrived: seen.arrived + 1,
                 ..numbers
             };
-            if seen.number - told >= STEP || seen.number >= count {
-                told = seen.number;
+            if seen.number - reported >= STEP || seen.number >= count {
+                reported = seen.number;
                 seen.write(&mut self.out[0]);
                 while !self.give_one()? {
                     patience.spend()?;

@@ -24,7 +24,7 @@ impl Fresh {
         Ok(command)
     }
 
-    /// Runs it, and gives what it has printed.
+    /// Runs it, and returns what it has printed.
     pub(crate) fn answer(mut command: Command, test: &str) -> Result<Value> {
         let output = command
             .stdin(Stdio::null())
@@ -32,18 +32,18 @@ impl Fresh {
             .output();
         let output = output.map_err(|error| Error::io(format!("starting {test}"), error))?;
         let answer: Option<Value> = serde_json::from_slice(&output.stdout).ok();
-        let failed = || Error::Partner(format!("{test} failed"));
+        let failed = || Error::Peer(format!("{test} failed"));
         let answer = answer.ok_or_else(failed)?;
         match answer["error"].as_str() {
-            Some(error) => Err(Error::Partner(format!("{test}: {error}"))),
+            Some(error) => Err(Error::Peer(format!("{test}: {error}"))),
             None => Ok(answer),
         }
     }
 
-    /// Runs it, and gives its first figure.
+    /// Runs it, and returns its first figure.
     pub(crate) fn first_figure(command: Command, test: &str) -> Result<f64> {
         let answer = Self::answer(command, test)?;
         let value = answer["results"][0]["figures"][0]["value"].as_f64();
-        value.ok_or_else(|| Error::Partner(format!("{test} gave no figure")))
+        value.ok_or_else(|| Error::Peer(format!("{test} gave no figure")))
     }
 }

@@ -1,4 +1,4 @@
-//! `latency`: one message to and fro; and the same with RDMA Write, for `write`.
+//! `latency`: one message back and forth; and the same with RDMA Write, for `write`.
 
 use vipl_tools::Result;
 use vipl_tools::pingpong::{Driver, Spec};

@@ -9,7 +9,7 @@ use vipl_tools::{Result, sys};
 
 const BLOCKS: u64 = 40;
 
-/// Takes so many turns, numbered from 1, and gives half the median time of one in ns: the way there, or
+/// Takes so many turns, numbered from 1, and returns half the median time of one in ns: the way there, or
 /// back. Both sides take equally many when they are given the same number.
 #[inline(always)]
 pub(crate) fn median_turn(turns: u64, mut take: impl FnMut(u64) -> Result<()>) -> Result<f64> {
@@ -86,7 +86,7 @@ impl Buffers {
         Ok(pair)
     }
 
-    /// Address of the buffer of at least `size` bytes that the partner may write.
+    /// Address of the buffer of at least `size` bytes that the peer may write.
     ///
     /// # Errors
     /// There is no memory.
@@ -94,7 +94,7 @@ impl Buffers {
         Ok(self.pair(size)?[1].as_ptr().addr() as u64)
     }
 
-    /// Address of the buffer of at least `size` bytes that the partner may read.
+    /// Address of the buffer of at least `size` bytes that the peer may read.
     ///
     /// # Errors
     /// There is no memory.

@@ -137,7 +137,7 @@ fn in_a_network_of_its_own() -> bool {
 }
 
 fn control() -> Option<OwnedFd> {
-    // SAFETY: a new socket, owned by nobody else.
+    // SAFETY: a new socket, owned by nothing else.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         (socket >= 0).then(|| OwnedFd::from_raw_fd(socket))

@@ -40,7 +40,7 @@ pub(crate) struct Own {
     /// Other libraries, when they are measured, too.
     pub(crate) peers: Option<Peers>,
     /// The process of the peer.
-    pub(crate) partner: u32,
+    pub(crate) peer: u32,
 }
 
 impl Cables for Own {
@@ -52,13 +52,13 @@ impl Cables for Own {
 impl Local for Own {
     const BYTES: usize = ARENA_BYTES;
 
-    fn new(file: &File, partner: u32) -> Result<Self> {
+    fn new(file: &File, peer: u32) -> Result<Self> {
         Ok(Self {
             arena: Arena::new(file)?,
             buffers: Buffers::default(),
             cable: None,
             peers: None,
-            partner,
+            peer,
         })
     }
 
@@ -87,7 +87,7 @@ const WRITE_TURNS: u64 = 6_000;
 /// copied in and copied out, if there are bytes. None above the largest message.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn one_way(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
     if bytes > RAW_MAX {
         return Ok(None);
@@ -102,20 +102,20 @@ pub(crate) fn one_way(session: &mut Session, bytes: usize) -> Result<Option<f64>
 /// Messages per second through a ring of cache lines.
 ///
 /// # Errors
-/// The partner does not go on.
+/// The peer does not go on.
 pub(crate) fn ring_rate(session: &mut Session) -> Result<f64> {
     session.own()?.arena.reset();
     session.ask(&json!({"op": "limit-stream", "messages": RING_MESSAGES}))?;
     session.own()?.arena.stream(Side::Driver, RING_MESSAGES)
 }
 
-/// Copies by the kernel into the partner's memory, in GB/s; None where it forbids them.
+/// Copies by the kernel into the peer's memory, in GB/s; None where it forbids them.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn write_rate(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
     match buffers(session, bytes)? {
-        Some(partner) => process_vm::write_rate(&mut session.own()?.buffers, partner, bytes),
+        Some(peer) => process_vm::write_rate(&mut session.own()?.buffers, peer, bytes),
         None => Ok(None),
     }
 }
@@ -123,25 +123,25 @@ pub(crate) fn write_rate(session: &mut Session, bytes: usize) -> Result<Option<f
 /// One way of eight bytes in ns that the kernel writes into memory that is polled; None where it forbids it.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn write_turns(session: &mut Session) -> Result<Option<f64>> {
-    let Some(partner) = buffers(session, 4096)? else {
+    let Some(peer) = buffers(session, 4096)? else {
         return Ok(None);
     };
     session.own()?.buffers.clean_target()?;
     let buffer = described(session.own()?, 4096)?;
     session.ask(&json!({"op": "limit-writes", "turns": WRITE_TURNS, "buffer": buffer}))?;
     let buffers = &mut session.own()?.buffers;
-    process_vm::write_turns(buffers, partner, Side::Driver, WRITE_TURNS).map(Some)
+    process_vm::write_turns(buffers, peer, Side::Driver, WRITE_TURNS).map(Some)
 }
 
 /// Copies by the kernel from process to process, one half by each of the two, in GB/s; None where it
 /// forbids them.
 ///
 /// # Errors
-/// The partner does not go on.
+/// The peer does not go on.
 pub(crate) fn halves_rate(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
-    let Some(partner) = buffers(session, bytes)? else {
+    let Some(peer) = buffers(session, bytes)? else {
         return Ok(None);
     };
     let copies = ((256 << 20) / bytes.max(4096)).clamp(64, 2048) as u64;
@@ -149,37 +149,37 @@ pub(crate) fn halves_rate(session: &mut Session, bytes: usize) -> Result<Option<
     let buffer = described(session.own()?, bytes)?;
     session
         .ask(&json!({"op": "limit-halves", "size": bytes, "copies": copies, "buffer": buffer}))?;
-    copy_halves(session.own()?, partner, (Side::Driver, bytes, copies)).map(Some)
+    copy_halves(session.own()?, peer, (Side::Driver, bytes, copies)).map(Some)
 }
 
 fn copy_halves(own: &mut Own, remote: Remote, what: (Side, usize, u64)) -> Result<f64> {
     process_vm::copy_halves(&mut own.buffers, &own.arena, remote, what)
 }
 
-/// The buffers of this side, for the partner: the one that it may read, and the one that it may write.
+/// The buffers of this side, for the peer: the one that it may read, and the one that it may write.
 fn described(own: &mut Own, bytes: usize) -> Result<Value> {
     let target = own.buffers.target(bytes)?;
     let source = own.buffers.source(bytes)?;
     Ok(json!({"source": source, "target": target}))
 }
 
-/// A buffer of the partner. The process is the one that this one has started, or that has started it.
+/// A buffer of the peer. The process is the one that this one has started, or that has started it.
 fn of(own: &Own, value: &Value, place: &str) -> Result<Remote> {
     Ok(Remote {
-        pid: own.partner,
+        pid: own.peer,
         address: number(value, place, 0..=u64::MAX)?,
     })
 }
 
-/// The partner's buffer that this side may write, if the kernel allows it to both.
+/// The peer's buffer that this side may write, if the kernel allows it to both.
 fn buffers(session: &mut Session, bytes: usize) -> Result<Option<Remote>> {
     let buffer = described(session.own()?, bytes)?;
     let answer = session.ask(&json!({"op": "limit-buffers", "size": bytes, "buffer": buffer}))?;
     let own = session.own()?;
-    let partner = of(own, &answer, "target")?;
+    let peer = of(own, &answer, "target")?;
     let theirs = answer["allowed"].as_bool().unwrap_or(false);
-    let allowed = theirs && process_vm::is_allowed(&mut own.buffers, partner)?;
-    Ok(allowed.then_some(partner))
+    let allowed = theirs && process_vm::is_allowed(&mut own.buffers, peer)?;
+    Ok(allowed.then_some(peer))
 }
 
 /// Largest buffer, for both sides.
@@ -189,7 +189,7 @@ const BUFFER_MAX: u64 = 1 << 30;
 /// started it, can ask.
 ///
 /// # Errors
-/// The driver is gone, or does not do what it asked for.
+/// The driver has exited, or does not do what it asked for.
 fn serve(control: &mut SocketControl, own: &mut Own, question: &Value) -> Result<()> {
     let size = || number(question, "size", 0..=BUFFER_MAX).map(|bytes| bytes as usize);
     let count = |name| number(question, name, 0..=TURNS_MAX);
@@ -207,21 +207,21 @@ fn serve(control: &mut SocketControl, own: &mut Own, question: &Value) -> Result
         }
         "limit-buffers" => {
             let mut answer = described(own, size()?)?;
-            let partner = of(own, buffer, "target")?;
-            answer["allowed"] = json!(process_vm::is_allowed(&mut own.buffers, partner)?);
+            let peer = of(own, buffer, "target")?;
+            answer["allowed"] = json!(process_vm::is_allowed(&mut own.buffers, peer)?);
             control.send(&answer)
         }
         "limit-writes" => {
-            let (partner, turns) = (of(own, buffer, "target")?, count("turns")?);
+            let (peer, turns) = (of(own, buffer, "target")?, count("turns")?);
             own.buffers.clean_target()?;
             control.send(&json!({}))?;
-            process_vm::write_turns(&mut own.buffers, partner, Side::Server, turns).map(drop)
+            process_vm::write_turns(&mut own.buffers, peer, Side::Server, turns).map(drop)
         }
         "limit-halves" => {
-            let partner = of(own, buffer, "source")?;
+            let peer = of(own, buffer, "source")?;
             let what = (Side::Server, size()?, count("copies")?);
             control.send(&json!({}))?;
-            copy_halves(own, partner, what).map(drop)
+            copy_halves(own, peer, what).map(drop)
         }
         other => Err(unknown(other)),
     }

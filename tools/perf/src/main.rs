@@ -68,8 +68,8 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     sys::raise_file_limit();
-    if let Some(numbers) = &options.partner {
-        return tests::serve(&mut Session::as_partner(numbers, host::library)?).map(drop);
+    if let Some(numbers) = &options.peer {
+        return tests::serve(&mut Session::as_peer(numbers, host::library)?).map(drop);
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
@@ -109,7 +109,7 @@ fn run(options: &Options) -> Result<()> {
     if !local && job.host.is_none() && job.tests.iter().all(|test| test.is_alone()) {
         run_alone(options, &job, vipl, &mut output)?;
     } else {
-        run_with_partner(options, &job, vipl, &mut output)?;
+        run_with_peer(options, &job, vipl, &mut output)?;
     }
     output.finish()
 }
@@ -178,7 +178,7 @@ fn measure_apart(
     Ok(())
 }
 
-fn run_with_partner(
+fn run_with_peer(
     options: &Options,
     job: &Job,
     vipl: &'static Library,
@@ -194,7 +194,7 @@ fn run_with_partner(
             session
         }
         None if options.alone => {
-            Session::with_partner(vipl, device, job.pins(), options.netns.as_deref())?
+            Session::with_peer(vipl, device, job.pins(), options.netns.as_deref())?
         }
         None => {
             return Err(Error::Usage(
@@ -207,7 +207,7 @@ fn run_with_partner(
         let (cable, why) = Cable::open(&mut session, device, options.any_interface)?;
         session.own()?.cable = Some(cable);
         if let Some(why) = why {
-            report::tell(&format!("TCP is not measured: {why}"));
+            report::note(&format!("TCP is not measured: {why}"));
         }
     }
     if options.peers {
@@ -244,7 +244,7 @@ fn run_with_partner(
                 Ok(measured) => output.add(measured),
                 // What the device cannot do is no reason to stop the other tests.
                 Err(Error::Usage(reason)) if job.tests.len() > 1 => {
-                    report::tell(&format!("{}: skipped: {reason}", test.name()));
+                    report::note(&format!("{}: skipped: {reason}", test.name()));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -255,11 +255,11 @@ fn run_with_partner(
     Ok(())
 }
 
-/// Looks for other libraries' tools, and tells what there is.
+/// Finds the tools of other libraries, and reports which are installed.
 fn find_peers(job: &Job) -> Peers {
     let peers = Peers::find(job.cpus);
     for line in peers.lines() {
-        report::tell(&line);
+        report::note(&line);
     }
     peers
 }
@@ -299,7 +299,7 @@ fn run_table(options: &Options, job: &Job, vipl: &'static Library) -> Result<()>
         let fresh = job.fresh_pair(options);
         tests::measure_memory(&fresh, table::MEMORY_VIS, job.memory_unset(), job.runs)
     });
-    let mut session = Session::with_partner(vipl, &options.device, job.pins(), None)?;
+    let mut session = Session::with_peer(vipl, &options.device, job.pins(), None)?;
     session.own()?.peers = peers;
     let fresh = job.fresh(options);
     let apart = |test: Test, params: Params| {

@@ -19,8 +19,8 @@ use crate::machine::Session;
 const SLOT: usize = vipl_tools::request::CROWD_SLOT;
 const BYTES: usize = 8;
 
-/// Has the partner serve a test with `count` VIs, each on a channel of its own; gives the first channel.
-pub(crate) fn ask_partner(
+/// Has the peer serve a test with `count` VIs, each on a channel of its own; returns the first channel.
+pub(crate) fn ask_peer(
     session: &mut Session,
     test: &str,
     spec: ViSpec,
@@ -101,7 +101,7 @@ impl Many {
         Ok(())
     }
 
-    /// Takes the next message of any connection off their completion queue; gives the connection's number.
+    /// Takes the next message of any connection off their completion queue; returns the connection's number.
     #[inline(always)]
     pub(crate) fn take(&self, cq: &Cq) -> Result<usize> {
         let mut patience = Patience::new("waiting for a message on a completion queue");

@@ -1,7 +1,7 @@
 //! `idle-memory`: memory of a connected pair of VIs that does nothing.
 //!
 //! Counted is the growth of both processes, of the kernel agents of this user, and of shared memory
-//! that nobody maps; once after connecting, and once more after one message each way. A receive is
+//! that no process maps; once after connecting, and once more after one message each way. A receive is
 //! posted on every VI. What this program itself keeps for a VI (some 100 bytes) is counted, too. A
 //! process that has had connections before has memory to spare, so a run needs fresh processes.
 
@@ -14,7 +14,7 @@ use vipl_tools::{Error, Result};
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::fresh::Fresh;
 use crate::machine::Session;
-use crate::many::{Many, ask_partner};
+use crate::many::{Many, ask_peer};
 use crate::procmem::{self, Usage};
 
 /// The test; it connects when it is run.
@@ -26,7 +26,7 @@ pub(crate) struct IdleMemory {
 #[derive(Clone, Copy)]
 struct Moment {
     own: Usage,
-    partner: Usage,
+    peer: Usage,
     agents: Usage,
     machine: i64,
 }
@@ -36,7 +36,7 @@ impl Moment {
         std::thread::sleep(Duration::from_millis(100)); // Others may still be busy with it.
         let answer = session.ask(&json!({"op": "usage"}))?;
         let number = |name: &str| answer[name].as_i64().unwrap_or(0);
-        let partner = Usage {
+        let peer = Usage {
             pss: number("pss"),
             shared: number("shared"),
         };
@@ -45,14 +45,14 @@ impl Moment {
         let (agents, machine) = (procmem::of_agents(), procmem::machine_shared());
         Ok(Self {
             own,
-            partner,
+            peer,
             agents,
             machine,
         })
     }
 
     fn all(&self) -> (Usage, i64) {
-        (self.own.plus(self.partner).plus(self.agents), self.machine)
+        (self.own.plus(self.peer).plus(self.agents), self.machine)
     }
 
     fn since(&self, before: &Self) -> i64 {
@@ -76,7 +76,7 @@ impl Bench for IdleMemory {
         let pairs = self.params.vis;
         let vi = self.params.vi(session)?;
         let mut many = Many::new(session, pairs)?;
-        let first = ask_partner(session, "memory", vi, pairs)?;
+        let first = ask_peer(session, "memory", vi, pairs)?;
         Moment::now(session)?; // The first look itself takes memory.
         let before = Moment::now(session)?;
         session.go(1)?;
@@ -94,7 +94,7 @@ impl Bench for IdleMemory {
             figure("per pair", per_pair(idle.since(&before)), "KiB"),
             figure("after one message", per_pair(used.since(&before)), "KiB"),
             figure("client", part(before.own, idle.own), "KiB"),
-            figure("server", part(before.partner, idle.partner), "KiB"),
+            figure("server", part(before.peer, idle.peer), "KiB"),
             figure("agent", part(before.agents, idle.agents), "KiB"),
             figure(
                 "machine shared",
@@ -128,7 +128,7 @@ pub(crate) fn serve(session: &mut Session, vi: ViSpec, pairs: usize, first: u32)
     session.ended()
 }
 
-/// Runs the test in two fresh processes, and gives its figures.
+/// Runs the test in two fresh processes, and returns its figures.
 pub(crate) fn in_fresh_processes(
     fresh: &Fresh,
     vis: usize,
@@ -139,7 +139,7 @@ pub(crate) fn in_fresh_processes(
         command.env_remove(name);
     }
     let answer = Fresh::answer(command, "idle-memory")?;
-    figures_of(&answer).ok_or_else(|| Error::Partner("idle-memory gave no figures".to_owned()))
+    figures_of(&answer).ok_or_else(|| Error::Peer("idle-memory gave no figures".to_owned()))
 }
 
 const NAMES: [&str; 6] = [

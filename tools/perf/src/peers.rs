@@ -50,7 +50,7 @@ impl Tool {
         }
     }
 
-    /// The program that tells the library's version, and its option.
+    /// The program that prints the library's version, and its option.
     fn version(self) -> (&'static str, &'static str) {
         match self {
             Self::UcxPerftest => ("ucx_info", "-v"),
@@ -268,14 +268,14 @@ impl Peers {
         if let (true, Some(figure)) = (output.status.success(), peer.figure(bytes, &printed)) {
             return Ok(Some(figure));
         }
-        let told = String::from_utf8_lossy(&output.stderr);
-        let told = told
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let stderr = stderr
             .lines()
             .chain(printed.lines())
             .find(|line| !line.trim().is_empty());
-        let told = told.unwrap_or("nothing").to_owned();
-        Err(Error::Partner(format!(
-            "{name} gave no figure; it said: {told}"
+        let stderr = stderr.unwrap_or("nothing").to_owned();
+        Err(Error::Peer(format!(
+            "{name} gave no figure; it said: {stderr}"
         )))
     }
 }
@@ -293,7 +293,7 @@ impl Running {
         while !listens(port) {
             let ended = self.0.try_wait().map_err(|error| Error::io(name, error))?;
             if ended.is_some() || start.elapsed() > PATIENCE {
-                return Err(Error::Partner(format!("{name} did not become a server")));
+                return Err(Error::Peer(format!("{name} did not become a server")));
             }
             std::thread::sleep(Duration::from_millis(5));
         }

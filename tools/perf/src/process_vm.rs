@@ -14,7 +14,7 @@ use vipl_tools::{Error, Result};
 use crate::arena::{Arena, until};
 use crate::limits::{Buffers, median_turn};
 
-/// Memory of the partner.
+/// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     /// The process.
@@ -24,7 +24,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Copies `size` bytes between `local` and the same place of the partner's memory; whether all were.
+    /// Copies `size` bytes between `local` and the same place of the peer's memory; whether all were.
     #[inline(always)]
     fn copy(self, way: Way, local: *mut u8, offset: usize, size: usize) -> bool {
         let here = piece(local.expose_provenance() as u64, size);
@@ -35,7 +35,7 @@ impl Remote {
     }
 }
 
-/// Whether the kernel lets this process copy to and from the partner's memory.
+/// Whether the kernel lets this process copy to and from the peer's memory.
 ///
 /// # Errors
 /// There is no memory.
@@ -45,7 +45,7 @@ pub(crate) fn is_allowed(buffers: &mut Buffers, remote: Remote) -> Result<bool> 
         && remote.copy(Way::Write, source.as_ptr(), 0, 8))
 }
 
-/// Copies into the partner's memory, one call each, in GB/s; None where the kernel forbids it.
+/// Copies into the peer's memory, one call each, in GB/s; None where the kernel forbids it.
 ///
 /// # Errors
 /// There is no memory.
@@ -70,11 +70,11 @@ pub(crate) fn write_rate(
 /// Lines of the buffer that the turns go through.
 const LINES: u64 = 64;
 
-/// Writes eight bytes to the partner, which polls for them and writes eight bytes back. The driver gets the
+/// Writes eight bytes to the peer, which polls for them and writes eight bytes back. The driver gets the
 /// median one-way time in ns. The target buffers of both sides must be zero: see `Buffers::clean_target`.
 ///
 /// # Errors
-/// The partner does not answer.
+/// The peer does not answer.
 pub(crate) fn write_turns(
     buffers: &mut Buffers,
     remote: Remote,
@@ -83,13 +83,13 @@ pub(crate) fn write_turns(
 ) -> Result<f64> {
     let [source, target] = buffers.pair(4096)?;
     let give = |turn: u64| {
-        // SAFETY: mapped, aligned, and read by nobody but the system call below.
+        // SAFETY: mapped, aligned, and read by nothing but the system call below.
         unsafe { source.cast::<u64>().as_ptr().write_volatile(turn) };
         let offset = (turn % LINES) as usize * 64;
         if remote.copy(Way::Write, source.as_ptr(), offset, 8) {
             return Ok(());
         }
-        Err(Error::Partner("memory cannot be written".to_owned()))
+        Err(Error::Peer("memory cannot be written".to_owned()))
     };
     let take = |turn: u64| until(word(target, turn), turn, "waiting for the peer");
     median_turn(turns, |turn| match side {
@@ -119,7 +119,7 @@ const AHEAD: u64 = 16;
 /// side, at the same time. The driver gets the rate in GB/s.
 ///
 /// # Errors
-/// The partner does not go on.
+/// The peer does not go on.
 pub(crate) fn copy_halves(
     buffers: &mut Buffers,
     arena: &Arena,
@@ -140,7 +140,7 @@ pub(crate) fn copy_halves(
             }
         };
         if !done {
-            return Err(Error::Partner("memory cannot be copied".to_owned()));
+            return Err(Error::Peer("memory cannot be copied".to_owned()));
         }
         arena.word(MADE[own]).store(copy, Ordering::Release);
         let behind = if copy.is_multiple_of(block) || copy == copies {
@@ -182,7 +182,7 @@ mod tests {
         let rate = write_rate(&mut buffers, remote, 4096).unwrap();
         assert_eq!(rate.is_some(), is_allowed(&mut buffers, remote).unwrap());
         assert!(rate.is_none_or(|rate| rate > 0.0));
-        // Nobody can write to address 0.
+        // No process can write to address 0.
         let nowhere = Remote {
             address: 0,
             ..remote
@@ -215,24 +215,24 @@ mod tests {
             return println!("SKIP: the kernel has no process_vm_writev");
         }
         buffers.clean_target().unwrap();
-        // SAFETY: mapped for so many bytes; nobody else uses it yet.
+        // SAFETY: mapped for so many bytes; nothing else uses it yet.
         unsafe { (source.address as *mut u8).write_bytes(7, SIZE) };
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let other_file = file.try_clone().unwrap();
         let server = std::thread::spawn(move || {
             let mut buffers = Buffers::default();
             let target = myself(&mut buffers, SIZE);
             buffers.clean_target().unwrap();
-            tell.send(target).unwrap();
+            sender.send(target).unwrap();
             play(&mut buffers, Side::Server, &other_file, [own, source]);
             let bytes = target.address as *const u8;
-            // SAFETY: mapped for so many bytes, and nobody writes any more.
+            // SAFETY: mapped for so many bytes, and nothing writes any more.
             (0..SIZE)
                 .filter(|at| unsafe { bytes.add(*at).read_volatile() } == 7)
                 .count()
         });
-        let partner = told.recv().unwrap();
-        let (one_way, rate) = play(&mut buffers, Side::Driver, &file, [partner, partner]);
+        let peer = receiver.recv().unwrap();
+        let (one_way, rate) = play(&mut buffers, Side::Driver, &file, [peer, peer]);
         assert!(one_way > 0.0 && rate > 0.0);
         // The first eight bytes are the number of the last turn.
         assert_eq!(server.join().unwrap(), SIZE - 8);

@@ -1,4 +1,4 @@
-//! `cq-random`: messages to and fro on a random one of many connected VIs, whose receives all complete on
+//! `cq-random`: messages back and forth on a random one of many connected VIs, whose receives all complete on
 //! one completion queue.
 //!
 //! The server answers on the VI on which a message arrived: the 32 bits that come with it are that VI's
@@ -14,7 +14,7 @@ use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::machine::Session;
-use crate::many::{Many, ask_partner};
+use crate::many::{Many, ask_peer};
 
 /// Round trips of a block.
 const BLOCK: u64 = 100;
@@ -33,7 +33,7 @@ impl CqRandom {
     fn measure(&self, session: &mut Session, vis: usize) -> Result<f64> {
         let vi = self.params.vi(session)?;
         let (mut many, cq) = (Many::new(session, vis)?, queue(session, vis)?);
-        let first = ask_partner(session, "cq-random", vi, vis)?;
+        let first = ask_peer(session, "cq-random", vi, vis)?;
         many.connect(session, vi, vis, first, Some(&cq))?;
         let time = self.params.time / 4;
         let warm = play(&many, &cq, session, (vis, 2 * vis as u64 + BLOCK))?;
@@ -73,7 +73,7 @@ fn queue(session: &Session, vis: usize) -> Result<Cq> {
     Cq::new(&session.nic, (2 * vis as u64 + 64).min(most))
 }
 
-/// Plays so many round trips, each on a random one of so many VIs; gives the median one-way time of blocks
+/// Plays so many round trips, each on a random one of so many VIs; returns the median one-way time of blocks
 /// in ns.
 fn play(many: &Many, cq: &Cq, session: &mut Session, (vis, turns): (usize, u64)) -> Result<f64> {
     session.go(turns)?;

@@ -12,9 +12,9 @@ use crate::peers::Peer;
 /// What a figure is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reference {
-    /// A cache line to and fro, one way: the mean over many lines.
+    /// A cache line back and forth, one way: the mean over many lines.
     CacheLine,
-    /// Messages to and fro, copied in and copied out, one way.
+    /// Messages back and forth, copied in and copied out, one way.
     RawPingPong,
     /// A stream of cache lines with eight bytes each.
     RawRing,
@@ -22,15 +22,15 @@ pub(crate) enum Reference {
     Memcpy,
     /// Copies into the other process, made by the kernel.
     ProcessWrite,
-    /// Eight bytes to and fro, written by the kernel into memory that is polled, one way.
+    /// Eight bytes back and forth, written by the kernel into memory that is polled, one way.
     ProcessWriteTurns,
     /// Copies from process to process, made by the kernel, one half by each of the two processors.
     BothHalves,
-    /// Raw frames to and fro on the interface, one way.
+    /// Raw frames back and forth on the interface, one way.
     FrameTurns,
-    /// UDP to and fro on the interface, one way.
+    /// UDP back and forth on the interface, one way.
     UdpTurns,
-    /// TCP to and fro on the interface, one way.
+    /// TCP back and forth on the interface, one way.
     TcpTurns,
     /// A stream of raw frames, each as large as the interface lets it be.
     FrameStream,
@@ -116,10 +116,10 @@ impl Reference {
             Self::Peer(peer) => Ok(session.local().and_then(|own| {
                 let peers = own.peers.as_ref()?;
                 let measured = peers.measure(peer, bytes);
-                let tell = |error| {
-                    report::tell(&format!("vip_perf: {} is left out: {error}", peer.name()));
+                let note = |error| {
+                    report::note(&format!("vip_perf: {} is left out: {error}", peer.name()));
                 };
-                measured.map_err(tell).ok().flatten()
+                measured.map_err(note).ok().flatten()
             })),
         }
     }

@@ -41,7 +41,7 @@ const NOTICE: u64 = 64;
 pub(crate) enum Idle {
     /// It polls on.
     Poll,
-    /// It gives its processor to another process.
+    /// It yields its processor to another process.
     Yield,
     /// It sleeps in VipCQWait.
     Wait,
@@ -86,7 +86,7 @@ impl Member {
     }
 }
 
-/// Plays with so many processes; the others are this program with the same options. Gives the number of
+/// Plays with so many processes; the others are this program with the same options. Returns the number of
 /// processes, the time of a round, and the messages of all of them.
 pub(crate) fn measure(
     vipl: &'static Library,
@@ -164,7 +164,7 @@ impl Others {
                 .wait()
                 .map_err(|error| Error::io("a process", error))?;
             if !status.success() {
-                return Err(Error::Partner("failed".to_owned()));
+                return Err(Error::Peer("failed".to_owned()));
             }
         }
         Ok(())
@@ -185,7 +185,7 @@ struct Player {
     arena: Arena,
     cq: Cq,
     /// By rank; None at this process's own.
-    partners: Vec<Option<Endpoint>>,
+    ends: Vec<Option<Endpoint>>,
     /// Messages that have come from each.
     taken: Vec<u64>,
 }
@@ -217,21 +217,21 @@ impl Player {
             bytes: member.bytes,
             separate: false,
         };
-        let mut partners = Vec::with_capacity(processes);
+        let mut ends = Vec::with_capacity(processes);
         for other in 0..processes {
             let endpoint = (other != rank).then(|| Endpoint::new(&nic, vi, layout, Some(&cq)));
             let endpoint = endpoint.transpose()?;
             if let Some(endpoint) = &endpoint {
                 endpoint.sends[0].set_immediate(rank as u32);
             }
-            partners.push(endpoint);
+            ends.push(endpoint);
         }
         let player = Self {
             member,
             arena: Arena::new(file)?,
             cq,
             taken: vec![0; processes],
-            partners,
+            ends,
         };
         let key = [b"vips".as_slice(), &member.leader.to_ne_bytes()].concat();
         player.meet()?;
@@ -249,7 +249,7 @@ impl Player {
                 remote_host,
                 key,
             };
-            if let Some(endpoint) = &player.partners[other] {
+            if let Some(endpoint) = &player.ends[other] {
                 let limit = Some(Duration::from_millis(3 * CONNECT_MS));
                 rendezvous.join(&endpoint.vi, (low * MOST + high) as u32, limit)?;
             }
@@ -257,7 +257,7 @@ impl Player {
         Ok(player)
     }
 
-    /// Plays all runs; gives the time of a round in ns for each.
+    /// Plays all runs; returns the time of a round in ns for each.
     fn play(mut self, game: Game) -> Result<Vec<f64>> {
         let mut times = Vec::with_capacity(game.runs);
         for run in 0..=game.runs {
@@ -289,7 +289,7 @@ impl Player {
         self.arena.word(2)
     }
 
-    /// Plays until the round that the first process has decided on, and gives its number.
+    /// Plays until the round that the first process has decided on, and returns its number.
     fn rounds(&mut self, idle: Idle, time: Duration) -> Result<u64> {
         let start = Instant::now();
         for round in 0.. {
@@ -298,7 +298,7 @@ impl Player {
                 && self.stop().load(Ordering::Relaxed) == 0
                 && start.elapsed() > time
             {
-                // Nobody is more than one round ahead, so all learn of it in time.
+                // No process is more than one round ahead, so all of them see it in time.
                 self.stop().store(round + NOTICE, Ordering::Release);
             }
             let stop = self.stop().load(Ordering::Acquire);
@@ -316,7 +316,7 @@ impl Player {
             rank, processes, ..
         } = self.member;
         for step in 1..processes {
-            let Some(endpoint) = &self.partners[(rank + step) % processes] else {
+            let Some(endpoint) = &self.ends[(rank + step) % processes] else {
                 continue;
             };
             endpoint.vi.post_send(endpoint.sends[0])?;
@@ -355,7 +355,7 @@ impl Player {
                 continue;
             };
             let from = descriptor.immediate() as usize;
-            let Some(Some(endpoint)) = self.partners.get(from) else {
+            let Some(Some(endpoint)) = self.ends.get(from) else {
                 return Err(Error::Corrupt(format!(
                     "a message comes from process {from}"
                 )));

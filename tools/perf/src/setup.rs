@@ -12,7 +12,7 @@ use vipl_tools::{Result, sys};
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::fresh::Fresh;
 use crate::machine::Session;
-use crate::many::{Many, ask_partner};
+use crate::many::{Many, ask_peer};
 
 /// The first VipOpenNic of a process: with the Kernel Agent that runs, and with one that has to be started.
 /// A process starts one for itself when it may use no other.
@@ -57,11 +57,11 @@ impl Bench for Connect {
         let count = self.params.vis;
         let vi = self.params.vi(session)?;
         let mut many = Many::new(session, count)?;
-        let first = ask_partner(session, "connect", vi, count)?;
+        let first = ask_peer(session, "connect", vi, count)?;
         let start = Instant::now();
         many.connect(session, vi, count, first, None)?;
         let connected = start.elapsed();
-        // The partner's VIs are still there: each end is told to it.
+        // The peer's VIs still exist: each disconnect is reported to it.
         let start = Instant::now();
         drop(many);
         let ended = start.elapsed();

@@ -1,9 +1,9 @@
 //! `bandwidth`, `rate`, `write`, `read`: one side keeps the other busy.
 //!
 //! Messages (`bandwidth`, `rate`): the receiver has `2 × window` receives posted and posts each one
-//! again as soon as it is taken; every `window / 2` messages it tells the sender how many it has taken,
+//! again as soon as it is taken; every `window / 2` messages it reports to the sender how many it has taken,
 //! and the sender never has more messages under way than there are posted receives. So no message
-//! ever meets an empty receive queue. The clock stops when the receiver has told that it has all.
+//! ever meets an empty receive queue. The clock stops when the receiver has reported the last one.
 //!
 //! RDMA (`write`, `read`): up to `window` operations are under way. Writes end with a message, which
 //! arrives after them; the clock stops when the target has answered it. Reads end by themselves.
@@ -43,7 +43,7 @@ struct Flow {
     /// Posted and taken sends.
     sent: u64,
     done: u64,
-    /// Messages that the receiver has told to have taken.
+    /// Messages that the receiver has reported as taken.
     credited: u64,
     /// The descriptor that ends a stream of writes; its own, since it is a send.
     last: Descriptor,
@@ -70,7 +70,7 @@ impl Stream {
         params: Params,
         kind: Kind,
         by_rate: bool,
-        partner_waits: bool,
+        peer_waits: bool,
     ) -> Result<Self> {
         let vi = params.vi(session)?;
         let nic = session.nic.attributes();
@@ -91,13 +91,13 @@ impl Stream {
             vi,
             bytes: params.bytes,
             window,
-            wait: partner_waits,
+            wait: peer_waits,
         };
         let mut flow = Flow::new(session, spec, params.wait, Role::Sender)?;
         let answer = session.ask(&json!({
             "op": "stream", "channel": channel, "kind": kind as u8, "level": vi.level,
             "transfer_max": vi.transfer_max, "bytes": params.bytes, "window": window,
-            "wait": partner_waits,
+            "wait": peer_waits,
         }))?;
         flow.aim(span_of(&answer));
         session.join(&flow.endpoint.vi, channel)?;
@@ -123,7 +123,7 @@ impl Stream {
         Ok(start.elapsed())
     }
 
-    /// Makes RDMA operations for `time` and calls `between` after each look at them; gives how many were
+    /// Makes RDMA operations for `time` and calls `between` after each poll of them; returns how many were
     /// made, and how long they and the calls took until the last operation was certain to have happened.
     pub(crate) fn pass_beside(
         &mut self,
@@ -251,7 +251,7 @@ impl Flow {
         }
     }
 
-    /// Sends `count` messages, and returns when the receiver has told that it has them.
+    /// Sends `count` messages, and returns when the receiver has reported all of them.
     fn send(&mut self, count: u64) -> Result<()> {
         let posted = 2 * self.window;
         let goal = self.sent + count;
@@ -304,16 +304,16 @@ impl Flow {
         Ok(taken)
     }
 
-    /// The receiver tells the low 32 bits of how many messages it has taken.
+    /// The receiver reports the low 32 bits of the number of messages that it has taken.
     #[inline(always)]
     fn credit(&mut self, descriptor: Descriptor) -> Result<()> {
-        let told = descriptor.immediate();
-        self.credited += u64::from(told.wrapping_sub(self.credited as u32));
+        let count = descriptor.immediate();
+        self.credited += u64::from(count.wrapping_sub(self.credited as u32));
         self.endpoint.vi.post_receive(descriptor)
     }
 
     /// Sleeps until there is room for another message: the next completed send where the window is full, else
-    /// the next credit. A credit may arrive before the sends that it tells of are complete.
+    /// the next credit. A credit may arrive before the sends that it counts are complete.
     fn sleep(&mut self) -> Result<()> {
         if self.sent - self.done >= self.window {
             return self.wait_send();
@@ -324,25 +324,25 @@ impl Flow {
         }
     }
 
-    /// Takes `count` messages and tells the sender in between and at the end. (`sent` and `done` count
+    /// Takes `count` messages and reports to the sender in between and at the end. (`sent` and `done` count
     /// credits here, `credited` the messages.)
     fn receive(&mut self, count: u64) -> Result<()> {
         let step = (self.window / 2).max(1);
         let goal = self.credited + count;
-        let mut told = self.credited;
+        let mut reported = self.credited;
         while self.credited < goal {
             let descriptor = next_message(&self.endpoint.vi, self.wait)?;
             self.endpoint.vi.post_receive(descriptor)?;
             self.credited += 1;
-            if self.credited - told >= step || self.credited == goal {
-                told = self.credited;
-                self.tell(told as u32)?;
+            if self.credited - reported >= step || self.credited == goal {
+                reported = self.credited;
+                self.report(reported as u32)?;
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, count: u32) -> Result<()> {
+    fn report(&mut self, count: u32) -> Result<()> {
         self.take_sends()?;
         let mut patience = Patience::new("sending a credit");
         while self.sent - self.done >= SMALL as u64 {
@@ -373,7 +373,7 @@ impl Flow {
     }
 
     /// Posts the operations that there is room for, up to number `goal`, and takes those that are complete;
-    /// gives how many that was.
+    /// returns how many that was.
     fn advance(&mut self, goal: u64) -> Result<u64> {
         let room = (self.window - (self.sent - self.done)).min(goal - self.sent);
         for _ in 0..room {
@@ -407,7 +407,7 @@ impl Flow {
     fn answer(&mut self) -> Result<()> {
         let message = next_message(&self.endpoint.vi, self.wait)?;
         self.endpoint.vi.post_receive(message)?;
-        self.tell(0)
+        self.report(0)
     }
 }
 

@@ -209,7 +209,7 @@ pub(crate) fn run(
         };
         let result = match results.iter().find(same) {
             Some((_, Ok(measured))) => Ok(measured.clone()),
-            Some((_, Err(error))) => Err(Error::Partner(error.to_string())),
+            Some((_, Err(error))) => Err(Error::Peer(error.to_string())),
             None if line.test == IdleMemory => match memory.take() {
                 Some(memory) => memory,
                 None => continue,

@@ -41,7 +41,7 @@ impl Tcp {
     /// Connects, from the address that `own` is.
     ///
     /// # Errors
-    /// Nobody answers, or the way there begins at another address.
+    /// No process answers, or the way there begins at another address.
     pub(crate) fn connect(to: SocketAddr, own: IpAddr) -> Result<Self> {
         let failed = |error| Error::io(format!("TCP connection to {to}"), error);
         let stream =
@@ -107,7 +107,7 @@ fn whole(bytes: usize, mut some: impl FnMut(usize) -> std::io::Result<usize>) ->
     let mut done = 0;
     while done < bytes {
         match some(done) {
-            Ok(0) => return Err(Error::Partner("closed the TCP connection".to_owned())),
+            Ok(0) => return Err(Error::Peer("closed the TCP connection".to_owned())),
             Ok(moved) => done += moved,
             Err(error) if again(&error) => patience.spend()?,
             Err(error) => return Err(Error::io("TCP", error)),

@@ -104,7 +104,7 @@ impl Test {
         }
     }
 
-    /// Whether it needs no partner, or starts its partners itself.
+    /// Whether it needs no peer, or starts its peers itself.
     pub(crate) fn is_alone(self) -> bool {
         matches!(
             self,
@@ -139,7 +139,7 @@ impl Test {
         )
     }
 
-    /// The limits that it is compared with; the cache line also tells where the two CPUs are.
+    /// The limits that it is compared with; the cache line also shows how far apart the two CPUs are.
     pub(crate) fn limits(self, bytes: usize) -> &'static [Reference] {
         match self {
             Self::Latency if bytes <= 8 => &[Reference::CacheLine],
@@ -233,7 +233,7 @@ pub(crate) fn measure(
     Ok(measured)
 }
 
-/// Measures a test that needs no partner.
+/// Measures a test that needs no peer.
 pub(crate) fn measure_alone(
     test: Test,
     nic: &Nic,

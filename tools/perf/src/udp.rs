@@ -1,4 +1,4 @@
-//! UDP between the two processes, as fast as it goes: one datagram to and fro, and both sides spin.
+//! UDP between the two processes, as fast as it goes: one datagram back and forth, and both sides spin.
 
 #![forbid(unsafe_code)]
 

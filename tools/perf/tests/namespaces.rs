@@ -6,7 +6,7 @@ use serde_json::Value;
 use vipl_ctest::with_library;
 use vipl_netns::{INTERFACE, Namespaces};
 
-/// Runs `vip_perf` on host 0 with its partner on host 1.
+/// Runs `vip_perf` on host 0 with its peer on host 1.
 fn vip_perf(hosts: &Namespaces, arguments: &[&str]) -> Output {
     let mut command = hosts.command(0, env!("CARGO_BIN_EXE_vip_perf"));
     with_library(&mut command);
@@ -41,8 +41,8 @@ fn hosts() -> Option<Namespaces> {
 
 /// The names of each test's limits, every one of them with a value and a ratio.
 fn limits(output: &Output) -> Vec<(String, Vec<String>)> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}");
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let results = answer["results"].as_array().expect("results");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -80,8 +80,11 @@ fn figures_are_divided_by_those_of_the_interface() {
         ("rate", &["64 B raw frames"]),
     ];
     expect(&without, &all);
-    let said = String::from_utf8_lossy(&without.stderr);
-    assert!(said.contains("TCP is not measured: the two eth0"), "{said}");
+    let stdout = String::from_utf8_lossy(&without.stderr);
+    assert!(
+        stdout.contains("TCP is not measured: the two eth0"),
+        "{stdout}"
+    );
 
     for (host, address) in [(0, "10.0.0.1/24"), (1, "10.0.0.2/24")] {
         ip(&hosts, host, &["address", "add", address, "dev", INTERFACE]);
@@ -102,6 +105,6 @@ fn a_device_that_is_not_there_is_an_error() {
     let Some(hosts) = hosts() else { return };
     let output = vip_perf(&hosts, &["-d", "tulip:eth1", "latency", "--limits"]);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("tulip:eth1"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(stdout.contains("tulip:eth1"), "{stdout}");
 }

@@ -20,29 +20,29 @@ fn no_output_at_all_is_an_error() {
 /// With --json an error is a document, too.
 #[test]
 fn an_error_is_json_where_json_was_asked_for() {
-    let (output, said, told) = run_tool(PERF, &["--json", "--self", "-d", "nosuch", "latency"]);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let (output, stdout, stderr) = run_tool(PERF, &["--json", "--self", "-d", "nosuch", "latency"]);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
     let error = document["error"].as_str().unwrap_or_default();
-    assert!(error.contains("VIP_INVALID_PARAMETER"), "{said}");
+    assert!(error.contains("VIP_INVALID_PARAMETER"), "{stdout}");
 }
 
 /// Short runs of lines of each kind: a ratio, lines that share a measurement, a figure with a unit.
 #[test]
 fn the_table_has_the_lines_that_were_asked_for() {
     let arguments = ["--table", "--runs", "1", "--seconds", "0.01", "--lines"];
-    let (output, said, told) = run_tool(
+    let (output, stdout, stderr) = run_tool(
         PERF,
         &[&arguments[..], &["1,5-7,16,17,20", "--json"]].concat(),
     );
-    assert!(output.status.success(), "{told}");
-    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(output.status.success(), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
     let table = document["table"].as_array().expect("lines");
     let numbers: Vec<u64> = table
         .iter()
         .filter_map(|line| line["line"].as_u64())
         .collect();
-    assert_eq!(numbers, [1, 5, 6, 7, 16, 17, 20], "{said}");
+    assert_eq!(numbers, [1, 5, 6, 7, 16, 17, 20], "{stdout}");
     for line in table {
         // A machine without process_vm_writev has no reference for line 5.
         let value = line["value"].as_f64();
@@ -56,21 +56,25 @@ fn the_table_has_the_lines_that_were_asked_for() {
             "{line}"
         );
     }
-    let (output, said, told) = run_tool(PERF, &[&arguments[..], &["20"]].concat());
-    assert!(output.status.success(), "{told}");
+    let (output, stdout, stderr) = run_tool(PERF, &[&arguments[..], &["20"]].concat());
+    assert!(output.status.success(), "{stderr}");
     assert!(
-        said.contains("VipRegisterMem") && said.contains("0.15 µs"),
-        "{said}"
+        stdout.contains("VipRegisterMem") && stdout.contains("0.15 µs"),
+        "{stdout}"
     );
-    let (output, _, told) = run_tool(PERF, &[&arguments[..], &["99"]].concat());
-    assert!(!output.status.success() && told.contains("99"), "{told}");
+    let (output, _, stderr) = run_tool(PERF, &[&arguments[..], &["99"]].concat());
+    assert!(
+        !output.status.success() && stderr.contains("99"),
+        "{stderr}"
+    );
 }
 
 /// The figures of a test by name, from a run with `--json`.
 fn figures(arguments: &[&str]) -> Vec<(String, f64)> {
-    let (output, said, told) = run_tool(PERF, &[arguments, &["--runs", "1", "--json"]].concat());
-    assert!(output.status.success(), "{told}");
-    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let (output, stdout, stderr) =
+        run_tool(PERF, &[arguments, &["--runs", "1", "--json"]].concat());
+    assert!(output.status.success(), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
     let results = document["results"].as_array().expect("results");
     let all = results
         .iter()
@@ -94,10 +98,10 @@ fn scale_plays_with_several_processes() {
         assert_eq!((figures[0].1, figures[3].1), (3.0, 5.0));
         assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
     }
-    let (output, _, told) = run_tool(PERF, &["scale", "--processes", "1"]);
+    let (output, _, stderr) = run_tool(PERF, &["scale", "--processes", "1"]);
     assert!(
-        !output.status.success() && told.contains("2 to 256 processes"),
-        "{told}"
+        !output.status.success() && stderr.contains("2 to 256 processes"),
+        "{stderr}"
     );
 }
 
@@ -138,12 +142,13 @@ fn set_up_and_many_vis_are_measured() {
 #[test]
 fn peers_stand_beside_or_are_said_to_be_absent() {
     let arguments = ["--self", "--peers", "-s", "8", "-n", "200", "--runs", "1"];
-    let (output, said, told) = run_tool(PERF, &[&arguments[..], &["latency", "--json"]].concat());
-    assert!(output.status.success(), "{told}");
-    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let (output, stdout, stderr) =
+        run_tool(PERF, &[&arguments[..], &["latency", "--json"]].concat());
+    assert!(output.status.success(), "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
     let peers = document["results"][0]["peers"].as_array().expect("a list");
     for (library, tool) in [("UCX", "ucx_perftest"), ("libfabric", "fi_pingpong")] {
-        let absent = told.contains(&format!(
+        let absent = stderr.contains(&format!(
             "{library} is not measured: {tool} is not installed"
         ));
         let named = |peer: &&Value| {
@@ -152,19 +157,19 @@ fn peers_stand_beside_or_are_said_to_be_absent() {
                 .is_some_and(|n| n.starts_with(library))
         };
         let there = peers.iter().filter(named).count();
-        assert_eq!(there == 0, absent, "{told}{said}");
+        assert_eq!(there == 0, absent, "{stderr}{stdout}");
     }
     assert!(
         peers.iter().all(|peer| peer["value"].as_f64() > Some(0.0)),
-        "{said}"
+        "{stdout}"
     );
 }
 
 #[test]
 fn no_iterations_are_refused() {
-    let (output, _, told) = run_tool(PERF, &["--self", "-n", "0"]);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("0 is not in 1.."), "{told}");
+    let (output, _, stderr) = run_tool(PERF, &["--self", "-n", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("0 is not in 1.."), "{stderr}");
 }
 
 #[test]

@@ -18,13 +18,13 @@ fn refused(vipl: &'static Library, server: &Server, questions: &[Value], words: 
     for question in before {
         session.ask(question).expect("an answer");
     }
-    let said = session.ask(last).expect_err("a refusal").to_string();
+    let stdout = session.ask(last).expect_err("a refusal").to_string();
     assert!(
-        said.contains("refused: ") && said.contains(words),
-        "{last}: {said}"
+        stdout.contains("refused: ") && stdout.contains(words),
+        "{last}: {stdout}"
     );
-    let told = server.says("refused: ");
-    assert!(told.contains(words), "{last}: {told}");
+    let stderr = server.says("refused: ");
+    assert!(stderr.contains(words), "{last}: {stderr}");
     server.says("waiting for the next one");
 }
 
@@ -54,7 +54,7 @@ fn a_stranger_names_no_process_address_device_or_socket() {
     ] {
         refused(vipl, &server, &[question], "a server serves tests only");
     }
-    // SAFETY: the box above, which nobody else has.
+    // SAFETY: the box above, which nothing else has.
     assert_eq!(unsafe { place.read_volatile() }, 0x1111_1111_1111_1111);
     let memory = json!({"op": "memory", "level": 2, "transfer_max": 4096, "vis": 1, "channel": 1});
     refused(vipl, &server, &[memory], "idle-memory needs --self");

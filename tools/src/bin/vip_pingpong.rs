@@ -20,7 +20,7 @@ use vipl_tools::{Error, Result, host, sys};
 /// Ping-pong latency test between two processes.
 ///
 /// Start the server without HOST, then the client with the server's HOST. Or start both with --self.
-/// The server serves whoever can connect on DEVICE, until a client has finished.
+#[doc = " The server serves whoever can connect on DEVICE, until a client has finished."]
 #[derive(Parser)]
 #[command(name = "vip_pingpong", version, max_term_width = 100)]
 struct Options {
@@ -77,7 +77,7 @@ struct Options {
 
     /// The second process of --self
     #[arg(long, hide = true)]
-    partner: Option<String>,
+    peer: Option<String>,
 
     #[command(flatten)]
     terms: Terms,
@@ -110,8 +110,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    if let Some(numbers) = &options.partner {
-        return serve(&mut Session::as_partner(numbers, host::library)?).map(drop);
+    if let Some(numbers) = &options.peer {
+        return serve(&mut Session::as_peer(numbers, host::library)?).map(drop);
     }
     let device = &options.device;
     match &options.host {
@@ -122,7 +122,7 @@ fn run(options: &Options) -> Result<()> {
             }
             drive(
                 options,
-                &mut Session::with_partner(host::library()?, device, Some(cpus), None)?,
+                &mut Session::with_peer(host::library()?, device, Some(cpus), None)?,
             )
         }
         None => {

@@ -41,7 +41,7 @@ struct Options {
     generate: Generate,
 }
 
-/// A device, and what came of opening it.
+/// A device, and the result of opening it.
 struct Device {
     name: String,
     plugin: Option<String>,
@@ -73,7 +73,7 @@ fn run(options: &Options, vipl: &'static Library) -> Result<String> {
     }
     if options.settings {
         let settings =
-            host::describe(vipl, "settings").ok_or_else(|| cannot_tell("its settings"))?;
+            host::describe(vipl, "settings").ok_or_else(|| not_reported("its settings"))?;
         return Ok(if options.json {
             pretty(&settings)
         } else {
@@ -108,7 +108,7 @@ fn run(options: &Options, vipl: &'static Library) -> Result<String> {
     Ok(text)
 }
 
-fn cannot_tell(what: &str) -> Error {
+fn not_reported(what: &str) -> Error {
     Error::Usage(format!(
         "this VIPL library does not report {what}: it has no vipl_describe"
     ))
@@ -130,8 +130,8 @@ fn devices(options: &Options, vipl: &'static Library) -> Vec<Device> {
             let short = |name: &str| name.trim_start_matches("/dev/").to_owned();
             let same = |d: &&Value| d["name"].as_str().is_some_and(|n| short(n) == short(name));
             let found = known.iter().find(same).cloned();
-            let told = || host::describe(vipl, &format!("map {name}"));
-            let mut device = found.or_else(told).unwrap_or_else(|| json!({}));
+            let mapped = || host::describe(vipl, &format!("map {name}"));
+            let mut device = found.or_else(mapped).unwrap_or_else(|| json!({}));
             device["name"] = json!(name);
             vec![device]
         }
@@ -153,7 +153,7 @@ fn devices(options: &Options, vipl: &'static Library) -> Vec<Device> {
     listed.iter().map(open).collect()
 }
 
-/// The device that programs open unless they are told otherwise comes first.
+/// The default device comes first.
 fn default_first(mut devices: Vec<Value>) -> Vec<Value> {
     let default = options::DEVICE.trim_start_matches("/dev/");
     devices.sort_by_key(|device| device["name"].as_str() != Some(default));
@@ -288,7 +288,7 @@ fn show_map(options: &Options, vipl: &Library) -> Result<String> {
     let mut answers = Vec::new();
     for name in &options.map {
         let answer = host::describe(vipl, &format!("map {name}"));
-        answers.push(answer.ok_or_else(|| cannot_tell("how it maps device names"))?);
+        answers.push(answer.ok_or_else(|| not_reported("how it maps device names"))?);
     }
     if options.json {
         return Ok(pretty(&json!(answers)));

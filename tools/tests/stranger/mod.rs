@@ -29,12 +29,13 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a server");
-        let said = BufReader::new(child.stderr.take().expect("a pipe"));
-        let (tell, lines) = mpsc::channel();
+        let stdout = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            said.lines()
+            stdout
+                .lines()
                 .map_while(Result::ok)
-                .try_for_each(|l| tell.send(l))
+                .try_for_each(|l| sender.send(l))
         });
         let server = Server { child, lines, port };
         server.says("waiting for a client");
@@ -78,6 +79,6 @@ pub(crate) fn plays(program: &str, port: u16, arguments: &[&str]) {
     )
     .output()
     .expect("a client");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
 }
