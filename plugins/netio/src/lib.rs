@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`env`] | the engine's view of a VI, over an application of this process or of another one |
+//! | [`mod@env`] | the engine's view of a VI, over an application of this process or of another one |
 //! | `outbox` | frames that wait to be sent, and buffers to use again |
 //! | `socket` | the transmit side of either kind of socket; results |
 //! | `frame` | a frame behind the header of its link |
