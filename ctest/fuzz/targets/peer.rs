@@ -13,7 +13,7 @@ use vipl_fuzz::input::Input;
 use vipl_fuzz::memory::Watched;
 use vipl_plugin_abi::*;
 
-// The segment, as `ring.rs` of loopback lays it out. This side is side 0.
+// The segment, as `segment.rs` of loopback lays it out. This side is side 0.
 const SLOTS: usize = 256;
 /// Slot 16 of the direction in which the peer sends; slot 15 is the last one.
 const INCOMING: usize = 1024;
@@ -24,6 +24,8 @@ const PAYLOAD: usize = 256 << 10;
 const SEGMENT: usize = PAYLOADS + 2 * PAYLOAD;
 const CONSUMED: usize = OWN + 4;
 const ATTACHED: usize = 64;
+/// What a side that has attached writes there.
+const LAYOUT: u32 = 2;
 /// Words of a side: posted, consumed; attached to costs.
 const WORDS: [usize; 15] = [
     0, 4, ATTACHED, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112,
@@ -378,7 +380,7 @@ fuzz_target!(|bytes: &[u8]| {
     segment.put(line + 8, &probe.to_le_bytes());
     segment.put(line + 16, &world.probe.to_le_bytes());
     segment.put(PEER, &input.below(40).to_le_bytes());
-    segment.put(PEER + 64, &1u32.to_le_bytes());
+    segment.put(PEER + ATTACHED, &LAYOUT.to_le_bytes());
     // SAFETY: plain data.
     let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
     connection.size = size_of::<vipl_connection>();
@@ -393,8 +395,8 @@ fuzz_target!(|bytes: &[u8]| {
     work.attach(&connection);
     assert_eq!(
         segment.u32(OWN + ATTACHED),
-        1,
-        "another layout than that of ring.rs"
+        LAYOUT,
+        "another layout than that of segment.rs"
     );
     let mut game = Game {
         input,

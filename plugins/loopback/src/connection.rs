@@ -379,6 +379,9 @@ impl Connection {
         if !port.is_connected() {
             return;
         }
+        if let Some(layout) = self.peer.other_layout() {
+            return self.end(port, Ending::other_layout(layout, self.peer.pid()));
+        }
         let call = call!(self, port);
         copy::find_reach(&self.peer);
         if self.inbound.shared.is_asked(&self.peer) {

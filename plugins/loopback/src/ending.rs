@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 
 use vipl_abi::VIP_ERROR_CODE;
-use vipl_plugin_sdk::Port;
-use vipl_plugin_sdk::abi::VIPL_CAUSE_REPORTED;
+use vipl_plugin_sdk::abi::{VIPL_CAUSE_REPORTED, VIPL_LOG_ERROR};
+use vipl_plugin_sdk::{Host, Port};
+
+use crate::segment::LAYOUT;
 
 /// Asynchronous error of a connection that is lost.
 pub(crate) const CONN_LOST: c_int = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as c_int;
@@ -54,6 +56,17 @@ impl Ending {
     /// The peer violated the protocol; it loses the connection, and nothing else happens.
     #[cold]
     pub(crate) fn protocol_error() -> Ending {
+        Ending::new(Closed::LOST, CONN_LOST, 0)
+    }
+
+    /// The peer's plug-in has another layout of the shared memory; it loses the connection.
+    #[cold]
+    pub(crate) fn other_layout(layout: u32, pid: u32) -> Ending {
+        let text = format!(
+            "loopback: process {pid} has another version of this plug-in (layout {layout} of shared memory, here {LAYOUT}); \
+             install the same version for both programs"
+        );
+        Host::get().log(VIPL_LOG_ERROR, &text);
         Ending::new(Closed::LOST, CONN_LOST, 0)
     }
 

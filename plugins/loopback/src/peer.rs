@@ -15,7 +15,7 @@ use vipl_sys::wrap;
 
 use crate::ending::Closed;
 use crate::nic::LoopbackNic;
-use crate::segment::{Side, WIDE, Words};
+use crate::segment::{LAYOUT, Side, WIDE, Words};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
 
@@ -121,7 +121,7 @@ impl Peer {
         own.posted.store(self.posted(port), Ordering::Relaxed);
         own.consumed.store(self.consumed(), Ordering::Relaxed);
         // Release: a peer that sees it sees the words.
-        own.attached.store(1, Ordering::Release);
+        own.attached.store(LAYOUT, Ordering::Release);
     }
 
     /// What this side publishes.
@@ -144,7 +144,13 @@ impl Peer {
 
     /// Whether the peer has attached, and its words are there.
     pub(crate) fn is_attached(&self) -> bool {
-        self.side().attached.load(Ordering::Acquire) != 0
+        self.side().attached.load(Ordering::Acquire) == LAYOUT
+    }
+
+    /// The version of the peer's layout, if it has attached with another one.
+    pub(crate) fn other_layout(&self) -> Option<u32> {
+        let layout = self.side().attached.load(Ordering::Acquire);
+        (layout != 0 && layout != LAYOUT).then_some(layout)
     }
 
     /// The regions of the peer's NIC.

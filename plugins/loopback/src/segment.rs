@@ -212,6 +212,9 @@ const _: () = assert!(size_of::<Extra>() == 24 && offset_of!(Extra, offset) == 1
 /// No address has this bit. A 32-bit process cannot access the addresses of a process that sets it.
 pub(crate) const WIDE: u64 = 1 << 63;
 
+/// Version of everything in this file. A plug-in of another version may be at the other side: neither sends then.
+pub(crate) const LAYOUT: u32 = 2;
+
 /// The words of one side; only that side writes them, if it is honest. Words written at different rates lie in different
 /// lines. All of it is atomic, padding included: it stands behind shared references, and a hostile peer may write it.
 #[repr(C, align(64))]
@@ -222,7 +225,7 @@ pub(crate) struct Side {
     pub(crate) consumed: AtomicU32,
     pad0: [AtomicU32; 14],
 
-    /// 1 when the side has filled in the rest of this line.
+    /// [`LAYOUT`] when the side has filled in the rest of this line; its place never changes.
     pub(crate) attached: AtomicU32,
     /// Set the VI's ready bit in the bell page of this side's NIC with every message.
     pub(crate) marks: AtomicU32,
@@ -250,6 +253,7 @@ pub(crate) struct Side {
 }
 
 const _: () = assert!(size_of::<Side>() == 192 && offset_of!(Side, copying) == 128);
+const _: () = assert!(offset_of!(Side, attached) == 64);
 const _: () = assert!(offset_of!(Side, probe_at) == 88 && offset_of!(Side, reach) == 104);
 const _: () = assert!(matches!(Board::FIELDS, [24, 32, 128]));
 

@@ -1,6 +1,9 @@
 //! How a connection ends, and what counts before.
 
+use vipl_sys::wrap;
+
 use super::*;
+use crate::segment::LAYOUT;
 use crate::testing::{DONE, RD, RR, Reported, U, code, pair, reported};
 
 #[test]
@@ -16,6 +19,19 @@ fn what_was_sent_before_a_disconnect_is_received() {
         assert_eq!(pair.right.bytes(0, 100), data);
         assert_eq!(reported(), [Reported::Failed(1, VIPL_CAUSE_DISCONNECTED)]);
     }
+}
+
+#[test]
+fn a_peer_with_another_layout_is_sent_nothing() {
+    let mut pair = pair(RD, true);
+    pair.left.fill(0, 100, 5);
+    let peer = pair.left.connection().peer();
+    peer.side().attached.store(LAYOUT + 1, Ordering::Release);
+    pair.left.send(0, 100);
+    pair.left.progress();
+    let lost = code(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST);
+    assert!(reported().contains(&Reported::Failed(0, lost)));
+    assert_eq!(pair.left.connection().sender().sent(), wrap::start(0));
 }
 
 #[test]
