@@ -267,7 +267,7 @@ typedef union VIP_PVOID64 {
 /* First 32 bytes of every descriptor. */
 typedef struct VIP_CONTROL_SEGMENT {
   /* Owned by the provider between post and completion. */
-  union VIP_PVOID64 Next;
+  VIP_PVOID64 Next;
   /* Owned by the provider between post and completion. */
   VIP_MEM_HANDLE NextHandle;
   /* Segments that follow, the address segment included. */
@@ -287,7 +287,7 @@ typedef struct VIP_CONTROL_SEGMENT {
 /* The remote side of an RDMA operation. */
 typedef struct VIP_ADDRESS_SEGMENT {
   /* Remote virtual address. */
-  union VIP_PVOID64 Data;
+  VIP_PVOID64 Data;
   /* Remote memory handle. */
   VIP_MEM_HANDLE Handle;
   /* 0. */
@@ -297,7 +297,7 @@ typedef struct VIP_ADDRESS_SEGMENT {
 /* One piece of a local buffer. */
 typedef struct VIP_DATA_SEGMENT {
   /* Local virtual address. */
-  union VIP_PVOID64 Data;
+  VIP_PVOID64 Data;
   /* Memory handle of the region that holds the piece. */
   VIP_MEM_HANDLE Handle;
   /* Bytes. */
@@ -307,9 +307,9 @@ typedef struct VIP_DATA_SEGMENT {
 /* One segment of the Intel dialect: address or data. */
 typedef union VIP_DESCRIPTOR_SEGMENT {
   /* Read as address segment. */
-  struct VIP_ADDRESS_SEGMENT Remote;
+  VIP_ADDRESS_SEGMENT Remote;
   /* Read as data segment. */
-  struct VIP_DATA_SEGMENT Local;
+  VIP_DATA_SEGMENT Local;
 } VIP_DESCRIPTOR_SEGMENT;
 
 #if !defined(VIPL_CLAN_DIALECT)
@@ -317,9 +317,9 @@ typedef union VIP_DESCRIPTOR_SEGMENT {
  * directly in memory. */
 typedef struct VIP_DESCRIPTOR {
   /* Control segment. */
-  struct VIP_CONTROL_SEGMENT CS;
+  VIP_CONTROL_SEGMENT CS;
   /* The first two segments. */
-  union VIP_DESCRIPTOR_SEGMENT DS[2];
+  VIP_DESCRIPTOR_SEGMENT DS[2];
 } VIP_DESCRIPTOR;
 #endif
 
@@ -327,9 +327,9 @@ typedef struct VIP_DESCRIPTOR {
 /* One transfer and, later, its result, in the spelling of the cLAN header. The layout is the same. */
 typedef struct VIP_DESCRIPTOR {
   /* Control segment. */
-  struct VIP_CONTROL_SEGMENT Control;
+  VIP_CONTROL_SEGMENT Control;
   /* The first segment. */
-  struct VIP_DATA_SEGMENT Data[1];
+  VIP_DATA_SEGMENT Data[1];
 } VIP_DESCRIPTOR;
 #endif
 
@@ -342,13 +342,13 @@ typedef struct VIP_ERROR_DESCRIPTOR {
   /* The completion queue concerned, or NULL. */
   VIP_CQ_HANDLE CQHandle;
   /* The descriptor concerned, or NULL. */
-  struct VIP_DESCRIPTOR *DescriptorPtr;
+  VIP_DESCRIPTOR *DescriptorPtr;
   /* `VIP_STATUS_OP_*` of the operation, or 0. */
   VIP_ULONG OpCode;
   /* Kind of object that the error concerns. */
-  enum VIP_RESOURCE_CODE ResourceCode;
+  VIP_RESOURCE_CODE ResourceCode;
   /* The error. */
-  enum VIP_ERROR_CODE ErrorCode;
+  VIP_ERROR_CODE ErrorCode;
 } VIP_ERROR_DESCRIPTOR;
 
 /* Argument of VipQuerySystemManagementInfo for VIP_SMI_AUTODISCOVERY. */
@@ -356,7 +356,7 @@ typedef struct VIP_AUTODISCOVERY_LIST {
   /* In: maximum distance in hops; 0 lists the own NIC only. */
   VIP_ULONG NumberOfHops;
   /* In: buffers for the addresses, `4 + NicAddressLen` bytes each. */
-  struct VIP_NET_ADDRESS **ADAddrArray;
+  VIP_NET_ADDRESS **ADAddrArray;
   /* In: elements of the array; out: addresses found. */
   VIP_ULONG NumAdAddrs;
 } VIP_AUTODISCOVERY_LIST;
@@ -501,18 +501,18 @@ VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle,
 /* Requests one call of `Handler` for the next completion of the send queue (spec 3.23). */
 VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
-                         void (*Handler)(VIP_PVOID Context,
-                                         VIP_NIC_HANDLE NicHandle,
-                                         VIP_VI_HANDLE ViHandle,
-                                         VIP_DESCRIPTOR *DescriptorPtr));
+                              void (*Handler)(VIP_PVOID Context,
+                                              VIP_NIC_HANDLE NicHandle,
+                                              VIP_VI_HANDLE ViHandle,
+                                              VIP_DESCRIPTOR *DescriptorPtr));
 
 /* Requests one call of `Handler` for the next completion of the receive queue (spec 3.23). */
 VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
-                         void (*Handler)(VIP_PVOID Context,
-                                         VIP_NIC_HANDLE NicHandle,
-                                         VIP_VI_HANDLE ViHandle,
-                                         VIP_DESCRIPTOR *DescriptorPtr));
+                              void (*Handler)(VIP_PVOID Context,
+                                              VIP_NIC_HANDLE NicHandle,
+                                              VIP_VI_HANDLE ViHandle,
+                                              VIP_DESCRIPTOR *DescriptorPtr));
 
 /* Creates an empty completion queue (spec 3.24). */
 VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle,
@@ -537,16 +537,16 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle,
 /* Requests one call of `Handler` for the next entry (spec 3.29). */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle,
                        VIP_PVOID Context,
-                       void (*Handler)(VIP_PVOID Context,
-                                       VIP_NIC_HANDLE NicHandle,
-                                       VIP_VI_HANDLE ViHandle,
-                                       VIP_BOOLEAN RecvQueue));
+                            void (*Handler)(VIP_PVOID Context,
+                                            VIP_NIC_HANDLE NicHandle,
+                                            VIP_VI_HANDLE ViHandle,
+                                            VIP_BOOLEAN RecvQueue));
 
 /* Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs. */
 VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle,
                             VIP_PVOID Context,
-                            void (*Handler)(VIP_PVOID Context,
-                                            VIP_ERROR_DESCRIPTOR *ErrorDesc));
+                                 void (*Handler)(VIP_PVOID Context,
+                                                 VIP_ERROR_DESCRIPTOR *ErrorDesc));
 
 /* Reads the table of names; NULL means the default file (spec 3.32). */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo);

@@ -135,7 +135,7 @@ typedef struct vipl_nic {
   /* The host's own. */
   void *host;
   /* Table of regions. */
-  const struct vipl_region *regions;
+  const vipl_region *regions;
   /* Entries of the table, a power of two. */
   uint32_t region_count;
   /* `VIPL_OPTION_*`. */
@@ -159,7 +159,7 @@ typedef struct vipl_entry {
 /* One work queue. Descriptors `completed..posted` are the plug-in's; counters wrap. */
 typedef struct vipl_queue {
   /* Ring of entries, index `n & mask`; the host may replace it inside a post. */
-  struct vipl_entry *entries;
+  vipl_entry *entries;
   /* Size of the ring less one. */
   uint32_t mask;
   /* Host: descriptors posted so far. */
@@ -179,11 +179,11 @@ typedef struct vipl_vi {
   /* The plug-in's own. */
   void *context;
   /* Where it belongs. */
-  const struct vipl_nic *nic;
+  const vipl_nic *nic;
   /* Send queue. */
-  struct vipl_queue send;
+  vipl_queue send;
   /* Receive queue. */
-  struct vipl_queue recv;
+  vipl_queue recv;
   /* The host's own. */
   void *host;
   /* Largest message in bytes. */
@@ -287,16 +287,16 @@ typedef struct vipl_host {
   /* A named counter that `vipinfo` shows; valid for ever. Any thread. */
   uint64_t *(*counter)(const char *plugin, const char *name);
   /* Completions were added to a queue whose `signal` is not 0. Within an operation of the VI. */
-  void (*completed)(struct vipl_vi *vi, struct vipl_queue *queue);
+  void (*completed)(vipl_vi *vi, vipl_queue *queue);
   /* Raises an asynchronous error; the VI stays as it is. Within an operation of the VI. */
-  void (*raise)(struct vipl_vi *vi, int code, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
+  void (*raise)(vipl_vi *vi, int code, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
   /* Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code of
    * the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI. */
-  void (*fail)(struct vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
+  void (*fail)(vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
   /* Locks the VI with this number and calls `progress` on it, if it is connected and the application
    * is not using it. For threads of the plug-in, never from within an operation. Returns a
    * `VIPL_POLL_*`. */
-  int (*poll)(const struct vipl_nic *nic, uint32_t index);
+  int (*poll)(const vipl_nic *nic, uint32_t index);
   /* Faults of instructions in `start..end` continue at `fixup`. Any thread. */
   int (*guard)(size_t start, size_t end, size_t fixup);
   /* Monotonic time in nanoseconds. Any thread. */
@@ -305,12 +305,12 @@ typedef struct vipl_host {
    * plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks until
    * the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
    * `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`. */
-  int (*link)(const char *interface, struct vipl_link *out);
+  int (*link)(const char *interface, vipl_link *out);
   /* The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
    * are flushed, and the application gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
    * same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
    * of every VI. Operations are still called afterwards, also `detach` for each VI. */
-  void (*catastrophe)(const struct vipl_nic *nic);
+  void (*catastrophe)(const vipl_nic *nic);
   /* Asks the Kernel Agent for a connection to the device process of this name: the program `vipl-NAME`
    * beside the agent, which it starts for this user if it does not run. `*fd` is a `SOCK_SEQPACKET`
    * socket, close-on-exec, and belongs to the plug-in; it hangs up when the device ends. `*pid` is the
@@ -321,37 +321,37 @@ typedef struct vipl_host {
    * a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
    * next one follows. False: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
    * an operation of the VI, like the next six. */
-  bool (*next_send)(struct vipl_vi *vi, struct vipl_request *out);
+  bool (*next_send)(vipl_vi *vi, vipl_request *out);
   /* Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
    * is reported, which on the reliable levels ends the connection, and the message is to be dropped. */
-  bool (*next_receive)(struct vipl_vi *vi, uint32_t length, struct vipl_request *out);
+  bool (*next_receive)(vipl_vi *vi, uint32_t length, vipl_request *out);
   /* Copies `bytes` bytes of the message, from `offset` on, out of the application's memory. False: an address is bad.
    * No harm is done, and the oldest descriptor of its queue is completed with PROTECTION_ERROR, like one that breaks a
    * rule; another one is the plug-in's to refuse when it is the oldest. */
-  bool (*gather)(struct vipl_vi *vi,
-                 const struct vipl_request *request,
+  bool (*gather)(vipl_vi *vi,
+                 const vipl_request *request,
                  uint32_t offset,
                  void *to,
                  uint32_t bytes);
   /* The same, into the application's memory. */
-  bool (*scatter)(struct vipl_vi *vi,
-                  const struct vipl_request *request,
+  bool (*scatter)(vipl_vi *vi,
+                  const vipl_request *request,
                   uint32_t offset,
                   const void *from,
                   uint32_t bytes);
   /* Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE. `length` and
    * `immediate` are written to receive descriptors only. False: its memory has gone, and the connection has ended. */
-  bool (*complete)(struct vipl_vi *vi,
-                   struct vipl_queue *queue,
+  bool (*complete)(vipl_vi *vi,
+                   vipl_queue *queue,
                    uint32_t status,
                    uint32_t length,
                    uint32_t immediate);
   /* Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable levels this ends the
    * connection. */
-  void (*refuse)(struct vipl_vi *vi, struct vipl_queue *queue, uint32_t status);
+  void (*refuse)(vipl_vi *vi, vipl_queue *queue, uint32_t status);
   /* Whether this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*` bit that the target
    * of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the plug-in's to check. Any thread. */
-  bool (*region_check)(const struct vipl_vi *vi,
+  bool (*region_check)(const vipl_vi *vi,
                        uint32_t handle,
                        uint64_t base,
                        uint64_t bytes,
@@ -363,21 +363,21 @@ typedef struct vipl_host {
    * too; blocks until the agent answers. */
   int (*link_ask)(const char *interface);
   /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread. */
-  int (*guard_table)(const struct vipl_guard_entry *entries, size_t count);
+  int (*guard_table)(const vipl_guard_entry *entries, size_t count);
   /* Whether there is a receive descriptor for the notice of an RDMA Write with immediate data. Nothing is placed into
    * its buffers, so its data segments are not checked. False: the error is reported as by `next_receive`. Within an
    * operation of the VI, like the next three. */
-  bool (*next_notice)(struct vipl_vi *vi);
+  bool (*next_notice)(vipl_vi *vi);
   /* Reads and checks the send descriptor with this number, from `send.completed` to below `send.posted`: for a
    * plug-in that has several in progress. Nothing is completed. False: it cannot be processed, and `out->fault` says
    * why; 0 there: no such descriptor is posted. */
-  bool (*send_at)(struct vipl_vi *vi, uint32_t number, struct vipl_request *out);
+  bool (*send_at)(vipl_vi *vi, uint32_t number, vipl_request *out);
   /* The same for the receive descriptor with this number and a message of this length: 0 when the descriptor is
    * posted to a device, before a message is known. */
-  bool (*receive_at)(struct vipl_vi *vi, uint32_t number, uint32_t length, struct vipl_request *out);
+  bool (*receive_at)(vipl_vi *vi, uint32_t number, uint32_t length, vipl_request *out);
   /* Reads the data segment with this number, below `segment_count`, again: the application may have changed it since
    * it was checked. False: its address is bad. */
-  bool (*segment)(const struct vipl_request *request, uint32_t number, VIP_DATA_SEGMENT *out);
+  bool (*segment)(const vipl_request *request, uint32_t number, VIP_DATA_SEGMENT *out);
 } vipl_host;
 
 /* Description of a device, filled by `nic_open`. */
@@ -428,7 +428,7 @@ typedef struct vipl_nic_info {
   /* Descriptors that peers get at `attach`, or -1; the host duplicates them. */
   int shared_fds[2];
   /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
-  struct vipl_region *regions;
+  vipl_region *regions;
   /* `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts cannot be
    * reached. An endpoint is for one NIC, and ends with it. */
   uint64_t link;
@@ -504,61 +504,61 @@ typedef struct vipl_provider {
    * (optional) */
   int (*device)(uint32_t number, char *name);
   /* Opens a device: `argument` is what follows the colon in `plugin:argument`. Sets `nic->context`. */
-  int (*nic_open)(const char *argument, struct vipl_nic *nic, struct vipl_nic_info *info);
+  int (*nic_open)(const char *argument, vipl_nic *nic, vipl_nic_info *info);
   /* Closes it; there are no VIs any more. May block for the end of the plug-in's own threads. (optional) */
-  void (*nic_close)(struct vipl_nic *nic);
+  void (*nic_close)(vipl_nic *nic);
   /* Makes the plug-in's part of a VI; sets `vi->context`. (optional) */
-  int (*vi_create)(struct vipl_vi *vi);
+  int (*vi_create)(vipl_vi *vi);
   /* Frees it. (optional) */
-  void (*vi_destroy)(struct vipl_vi *vi);
+  void (*vi_destroy)(vipl_vi *vi);
   /* The VI is connected from now on. Receive descriptors may already be posted. */
-  int (*attach)(struct vipl_vi *vi, const struct vipl_connection *connection);
+  int (*attach)(vipl_vi *vi, const vipl_connection *connection);
   /* The VI is not connected any more; what `progress` has left is completed first. After the return neither this process nor the peer
    * touches the descriptors and buffers of the VI. Blocks for one second at most. */
-  void (*detach)(struct vipl_vi *vi);
+  void (*detach)(vipl_vi *vi);
   /* The agent reports that the peer has exited or closed the connection. Deliver everything that arrived
    * before, then call `fail`; later, if a peer on another host has left in good order and its last frames
    * may still be in transit. Without it the host calls `progress` and then fails the
    * VI itself. (optional) */
-  void (*peer_gone)(struct vipl_vi *vi, bool orderly);
+  void (*peer_gone)(vipl_vi *vi, bool orderly);
   /* The send doorbell: descriptors were posted. */
-  void (*post_send)(struct vipl_vi *vi);
+  void (*post_send)(vipl_vi *vi);
   /* The receive doorbell. (optional) */
-  void (*post_recv)(struct vipl_vi *vi);
+  void (*post_recv)(vipl_vi *vi);
   /* Processes arrived messages and continues pending sends. A plug-in may leave a part to the next call while no
    * queue's `signal` is set and the VI is not watched; `detach` then completes what has arrived. */
-  void (*progress)(struct vipl_vi *vi);
+  void (*progress)(vipl_vi *vi);
   /* Writes the numbers of VIs for which `progress` may have work; returns how many, `room` at most.
    * Without it the host asks every connected VI. (optional) */
-  uint32_t (*ready)(const struct vipl_nic *nic, uint32_t *indices, uint32_t room);
+  uint32_t (*ready)(const vipl_nic *nic, uint32_t *indices, uint32_t room);
   /* Whether `ready` shall report the receive side of this VI. (optional) */
-  void (*watch)(struct vipl_vi *vi, bool on);
+  void (*watch)(vipl_vi *vi, bool on);
   /* Announces a thread that is about to sleep; from now on every event ends `sleep`. (optional,
    * with `sleep` and `wake`; without them the host sleeps in short steps) */
-  uint32_t (*arm)(const struct vipl_nic *nic);
+  uint32_t (*arm)(const vipl_nic *nic);
   /* Sleeps until something may have happened since `arm` gave `epoch`, or until the time has run
    * out; 0 nanoseconds only takes the announcement back. Blocks. */
-  void (*sleep)(const struct vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
+  void (*sleep)(const vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
   /* Ends every `sleep` on this NIC. Any thread. */
-  void (*wake)(const struct vipl_nic *nic);
+  void (*wake)(const vipl_nic *nic);
   /* A region was taken out of the table: true if no transfer uses it any more, false if one may. The host asks
    * all connected VIs, then those again that returned false, for one second together. `*since` is the plug-in's:
    * 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
    * not wait for the peer; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
    * never is the first call, the host does not ask again: a plug-in that cannot return true then calls `fail`
    * or makes its device break the connection. (optional) */
-  bool (*quiesced)(struct vipl_vi *vi, uint64_t *since, uint64_t left_ns);
+  bool (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
   /* A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
    * the application changes the access. The application's call returns afterwards, with VIP_ERROR_RESOURCE if
    * the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional) */
-  int (*region_add)(const struct vipl_nic *nic,
+  int (*region_add)(const vipl_nic *nic,
                     uint32_t handle,
                     uint64_t base,
                     uint64_t bytes,
                     uint64_t access);
   /* A region that was added has left the table, and no transfer uses it any more; its place in the table is
    * not used again before the return. May block. (optional) */
-  void (*region_remove)(const struct vipl_nic *nic, uint32_t handle);
+  void (*region_remove)(const vipl_nic *nic, uint32_t handle);
 } vipl_provider;
 
 /* A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
@@ -608,9 +608,9 @@ typedef struct vipl_plugin {
   uint64_t optional;
   /* Called once per process. `out->size` is the host's: the plug-in writes no further than that, and sets
    * `out->size` to `sizeof(vipl_provider)` as it knows it. */
-  int (*init)(const struct vipl_host *host, struct vipl_provider *out);
+  int (*init)(const vipl_host *host, vipl_provider *out);
   /* Settings of this plug-in, or NULL. */
-  const struct vipl_setting *settings;
+  const vipl_setting *settings;
   /* How many. */
   uint32_t setting_count;
   /* 0. */

@@ -127,41 +127,53 @@ impl Parts {
 fn tidy(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut lines = text.lines();
-    let (mut is_within, mut moved) = (false, 0);
+    // Types that are declared so far: they are named without `struct`, which debuggers find in the program, too.
+    let mut known: Vec<&str> = Vec::new();
+    let mut moved = 0;
     while let Some(line) = lines.next() {
         let indent = &line[..line.len() - line.trim_start().len()];
         if line.trim() == "/*" {
             let inner = lines.by_ref().take_while(|line| line.trim() != "*/");
             let inner: Vec<String> = inner.map(|line| plain(line.trim())).collect();
-            out.push(
-                format!("{indent}/* {} */", inner.join(&format!("\n{indent} * ")))
-                    .replace("* \n", "*\n"),
-            );
+            let joined = inner.join(&format!("\n{indent} * "));
+            out.push(format!("{indent}/* {joined} */").replace("* \n", "*\n"));
             continue;
         }
-        is_within = (is_within || line.ends_with('{')) && !line.starts_with('}');
-        if line.starts_with('}')
-            && let Some(last) = out.last_mut()
-        {
-            // Of an enumeration.
-            *last = last.trim_end_matches(',').to_owned();
-        }
-        let line = if is_within || line.starts_with("typedef") {
-            line.to_owned()
-        } else {
-            // A function: its types have names of their own. Further parameters stay below the first one.
-            let plain = line.replace("enum ", "").replace("struct ", "");
-            let is_first = !line.starts_with(' ');
-            if is_first {
-                moved = line.find('(').unwrap_or(0) - plain.find('(').unwrap_or(0);
+        if let Some(name) = line.strip_prefix("} ") {
+            known.push(name.trim_end_matches(';'));
+            if let Some(last) = out.last_mut() {
+                // Of an enumeration.
+                *last = last.trim_end_matches(',').to_owned();
             }
-            plain[if is_first { 0 } else { moved }..].to_owned()
-        };
+        }
+        let short = without_keywords(line, &known);
+        let is_first = line.contains('(');
+        // Further parameters stay below the first one.
+        let further = !is_first && moved > 0 && line.starts_with("     ");
+        if is_first {
+            moved = line.rfind('(').unwrap_or(0) - short.rfind('(').unwrap_or(0);
+        }
+        let line = short[if further { moved } else { 0 }..].to_owned();
         if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
             out.push(line);
         }
     }
     out.join("\n") + "\n"
+}
+
+/// `struct X` is `X` for each known X.
+fn without_keywords(line: &str, known: &[&str]) -> String {
+    let mut line = line.to_owned();
+    // The second declaration of a type, for another dialect.
+    if line.ends_with('{') {
+        return line;
+    }
+    for name in known {
+        for keyword in ["struct", "union", "enum"] {
+            line = line.replace(&format!("{keyword} {name} "), &format!("{name} "));
+        }
+    }
+    line
 }
 
 /// Rust documentation as plain ASCII text.
@@ -181,7 +193,7 @@ mod tests {
         let text = "/*\n What it [`is`] (§1).\n\n More.\n */\ntypedef enum E {\n  /*\n   One…\n   */\n  A = 0,\n} E;\n\n\n\
                     enum E F(struct S *s,\n         int x);\n";
         let expected = "/* What it is (1).\n *\n * More. */\ntypedef enum E {\n  /* One... */\n  A = 0\n} E;\n\n\
-                        E F(S *s,\n    int x);\n";
+                        E F(struct S *s,\n    int x);\n";
         assert_eq!(tidy(text), expected);
     }
 }
