@@ -102,7 +102,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Where its fields lie, which `ring` checks: models have other atomics.
+    /// Where its fields lie, which `segment` checks: models have other atomics.
     #[allow(dead_code, reason = "the models do without")]
     pub(crate) const FIELDS: [usize; 3] = [
         offset_of!(Board, address),

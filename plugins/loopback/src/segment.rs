@@ -30,8 +30,8 @@ use crate::prefetch;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
-/// The smallest number of slots after which a ring wraps early: 8 B over a CQ, a random one of 1000 VIs ÷ 1 VI falls from 3.4 to 6 to
-/// 1.5 to 2.4 (decision 61). Four of them gain no more.
+/// Slots after which an empty ring wraps early. Table line "8 B over a CQ, a random one of 1000 VIs": without early wraps the ratio is
+/// 3.4 to 6, with them 1.5 to 2.4 (decision 61); four slots gain no more.
 const EARLY: u32 = 16;
 /// One pass in so many uses all slots, see [`may_wrap`]. A power of two, far smaller than the range of wrap counts.
 const WHOLE_EVERY: u32 = 4096;

@@ -17,7 +17,7 @@ use crate::segment::{self, Announcement, Arrival, INLINE, OutRing, PUSHED_MAX, f
 use crate::ticks::ticks;
 
 /// How long a send that waits for its acknowledgement only, and a poll for that, leave the peer's count alone: some 0.2 µs.
-/// Each poll takes away a line that the peer writes before its next message (decision 68: 8 B on Reliable Reception, 0.20 to 0.16 µs).
+/// Each poll takes away a line that the peer writes before its next message (8 B on Reliable Reception, 0.20 to 0.16 µs).
 const POLL_TICKS: u64 = 512;
 
 /// What became of a descriptor.
