@@ -192,19 +192,19 @@ static PRINTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Prints a line, in a signal handler.
 pub type Printer = fn(&[u8]);
 
-/// While it lives, a fault of the thread that created it prints a line before the process ends, or before the
-/// application's own handler runs.
-pub struct FaultLine(());
+/// Ends the time in which a line is printed.
+struct FaultLine;
 
-/// Sets the line printed if this thread faults, by a function that only makes system calls. One at a time per
-/// process.
-pub fn on_fault(line: &'static str, print: Printer) -> FaultLine {
+/// Runs `body`. If this thread faults meanwhile, `print`, which only makes system calls, prints the line before the process
+/// ends, or before the application's own handler runs. One at a time per process.
+pub fn on_fault<R>(line: &str, print: Printer, body: impl FnOnce() -> R) -> R {
     PRINTER.store(print as *mut c_void, Ordering::Relaxed);
     LINE.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
     LINE_BYTES.store(line.len(), Ordering::Relaxed);
     // SAFETY: no arguments.
     LINE_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
-    FaultLine(())
+    let _end = FaultLine;
+    body()
 }
 
 impl Drop for FaultLine {
@@ -219,8 +219,8 @@ impl Drop for FaultLine {
     any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")
 ))]
 fn accuse() {
-    // SAFETY: the call is safe in a handler. The line lives for ever, and the calling
-    // thread stored it and its printer, so the order of the loads does not matter.
+    // SAFETY: the call is safe in a handler. The line lives while the calling thread is
+    // in `on_fault`, which stored it and its printer, so the order of the loads does not matter.
     unsafe {
         if LINE_THREAD.load(Ordering::Relaxed) == libc::gettid() {
             let (line, bytes) = (&LINE, &LINE_BYTES);

@@ -37,7 +37,7 @@ mod handler;
 mod routines;
 mod table;
 
-pub use handler::{FaultLine, Printer, Range, install, on_fault, register, register_range};
+pub use handler::{Printer, Range, install, on_fault, register, register_range};
 pub use table::{Entry, table};
 
 /// The fields of a descriptor that a provider reads, each read once.

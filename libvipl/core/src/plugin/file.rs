@@ -113,8 +113,8 @@ pub(super) fn load(
             "vipl: a fault while the plug-in {} was in its init\n",
             path.display()
         );
-        let _line = vipl_guard::on_fault(line.leak(), vipl_sys::stderr::write);
-        initialise(plugin, host)?
+        let init = || initialise(plugin, host);
+        vipl_guard::on_fault(&line, vipl_sys::stderr::write, init)?
     };
     Ok(Box::leak(Box::new(LoadedPlugin {
         name: found,
