@@ -90,6 +90,8 @@ impl LoopbackNic {
         info: &mut vipl_nic_info,
     ) -> Result<LoopbackNic, Status> {
         let address = address(argument)?;
+        // The program sees all of them from now on.
+        counters();
         let failed = |error: std::io::Error| {
             Host::get().log(
                 VIPL_LOG_ERROR,
