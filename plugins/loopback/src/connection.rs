@@ -47,7 +47,9 @@ struct Inbound {
     shared: SharedCopy,
 }
 
-const _: () = assert!(offset_of!(Connection, peer) == 0 && peer::HOT == 64);
+// With pointers of 32 bits the lines begin elsewhere, and are fewer.
+const _: () = assert!(cfg!(target_pointer_width = "32") || peer::HOT == 64);
+const _: () = assert!(offset_of!(Connection, peer) == 0);
 const _: () = assert!(offset_of!(Inbound, shared) < 64);
 
 /// The arguments of an operation, borrowed so that the directions stay free.
