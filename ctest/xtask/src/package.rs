@@ -18,17 +18,23 @@ pub(crate) fn run() -> Result {
         return Ok(());
     }
     let crates = Workspace::load()?.published();
-    let mut command = cargo();
-    // What is not committed yet is tried, too.
-    command.args(["package", "--allow-dirty"]);
-    for name in &crates {
-        command.args(["--package", name]);
-    }
-    if !command.status()?.success() {
+    // The build has fetched all that they need, so the registry's list, which may be out of reach, is asked last.
+    if !package(&crates, &["--offline"])? && !package(&crates, &[])? {
         return Err("cargo package has failed".into());
     }
     println!("{} crates: {}", crates.len(), crates.join(", "));
     Ok(())
+}
+
+/// Packages and builds the crates; true if cargo did.
+fn package(crates: &[String], options: &[&str]) -> Result<bool> {
+    let mut command = cargo();
+    // What is not committed yet is tried, too.
+    command.args(["package", "--allow-dirty"]).args(options);
+    for name in crates {
+        command.args(["--package", name]);
+    }
+    Ok(command.status()?.success())
 }
 
 /// The version that `cargo --version` names.
