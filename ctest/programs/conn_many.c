@@ -88,7 +88,7 @@ static void matching(struct world *w)
             MUST(VipDisconnect(vi));
         }
         set_address(&remote, w->other.bytes + 4, host, base, 5);
-        CHECK_RETURN(VipConnectRequest(vi, &local.net, &remote.net, 1000, &attributes),
+        CHECK_RETURN(VipConnectRequest(vi, &local.net, &remote.net, PATIENCE, &attributes),
                      VIP_NO_MATCH, "CONN-14");
         meet(w->side);
         set_address(&remote, w->other.bytes + 4, host, base, 7);
