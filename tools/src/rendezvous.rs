@@ -81,11 +81,18 @@ impl Rendezvous<'_> {
                 }
                 Err(error) => {
                     let host = host_text(self.nic.attributes(), self.remote_host);
-                    let is_alone = matches!(error.code(), Some(Code::NoMatch | Code::Timeout));
-                    let advice = if is_alone {
-                        ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
-                    } else {
-                        ""
+                    let is_here = self.remote_host == self.nic.attributes().address;
+                    let advice = match error.code() {
+                        Some(Code::NoMatch | Code::Timeout) if is_here => {
+                            ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
+                        }
+                        Some(Code::NoMatch) => {
+                            ": no server is waiting there; start this tool without HOST there first, with the same -d and -p"
+                        }
+                        Some(Code::Timeout) => {
+                            ": no answer; check that the host can be reached, and start this tool without HOST there first, with the same -d and -p"
+                        }
+                        _ => "",
                     };
                     return Err(error.context(format!("to {host}{advice}")));
                 }

@@ -259,7 +259,7 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
         return if is_program(&given) {
             Ok(given)
         } else {
-            Err(if given.is_file() {
+            Err(if may_exist(&given) {
                 not_executable(&given)
             } else {
                 LaunchError::NoProgram(given.display().to_string())
@@ -283,7 +283,7 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     if let Some(found) = tried.iter().find(|path| is_program(path)) {
         return Ok(std::fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
     }
-    if let Some(found) = tried.iter().find(|path| path.is_file()) {
+    if let Some(found) = tried.iter().find(|path| may_exist(path)) {
         return Err(not_executable(found));
     }
     let tried: Vec<String> = tried
@@ -291,6 +291,14 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
         .map(|path| path.display().to_string())
         .collect();
     Err(LaunchError::NoProgram(tried.join(", ")))
+}
+
+/// Whether a file is there, or a folder on the way to it is closed to this user.
+fn may_exist(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(found) => found.is_file(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 /// The program exists but cannot be executed.
