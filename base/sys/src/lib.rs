@@ -21,6 +21,7 @@
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
 //! | [`random`] | pseudo-random numbers from a seed |
+//! | [`rdma`] | RDMA devices of this host, from `/sys` |
 //! | [`reserve`] | a heap with a reserve for exhausted memory |
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
@@ -48,6 +49,7 @@ pub mod membarrier;
 pub mod mutex;
 pub mod process_vm;
 pub mod random;
+pub mod rdma;
 pub mod reserve;
 pub mod seqpacket;
 pub mod shm;

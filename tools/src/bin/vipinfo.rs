@@ -8,6 +8,7 @@ use clap::Parser;
 use serde_json::{Map, Value, json};
 use vipl_cli::{Generate, output};
 use vipl_client::{Attributes, Library};
+use vipl_sys::rdma;
 use vipl_tools::nic::{self, Nic};
 use vipl_tools::report::{self, Table};
 use vipl_tools::{Error, Result};
@@ -17,7 +18,7 @@ use vipl_tools::{host, options};
 #[derive(Parser)]
 #[command(name = "vipinfo", version, max_term_width = 100)]
 struct Options {
-    /// Show everything: attributes, settings, plug-ins, counters, the agent, the library's file and mode
+    /// Show everything: attributes, settings, plug-ins, counters, RDMA devices, the agent, the library's file and mode
     #[arg(short, long)]
     verbose: bool,
 
@@ -232,6 +233,7 @@ fn verbose_text(vipl: &Library) -> String {
         }
         text += &format!("counters of this process\n{}", indent(&table.text()));
     }
+    text += &rdma_text(&rdma_rows(&rdma::devices()));
     if let Some(budgets) = host::describe(vipl, "budgets") {
         let columns = ["name", "used", "limit"];
         let table = rows_table(&budgets["budgets"], &["<budget", "used", "limit"], &columns);
@@ -241,6 +243,50 @@ fn verbose_text(vipl: &Library) -> String {
         text += &format!("\nuser {user} at the Kernel Agent\n{}", indent(&table));
     }
     text
+}
+
+/// The RDMA devices of this host, an object for each port.
+fn rdma_rows(devices: &[rdma::Device]) -> Value {
+    let rows = devices.iter().flat_map(|device| {
+        let obstacle = device.obstacle();
+        device.ports.iter().map(move |port| {
+            json!({"device": device.name, "driver": device.driver, "port": port.number,
+                "state": port.state, "link": port.link_layer, "rate": port.rate,
+                "interfaces": port.interfaces, "obstacle": obstacle})
+        })
+    });
+    rows.collect()
+}
+
+/// Nothing on a host without them.
+fn rdma_text(rows: &Value) -> String {
+    if rows.as_array().is_none_or(Vec::is_empty) {
+        return String::new();
+    }
+    let columns = [
+        "device",
+        "driver",
+        "port",
+        "state",
+        "link",
+        "rate",
+        "interfaces",
+        "obstacle",
+    ];
+    let headings = [
+        "<RDMA device",
+        "<driver",
+        "port",
+        "<state",
+        "<link",
+        "<rate",
+        "<interfaces",
+        "<cannot be used because",
+    ];
+    format!(
+        "\nRDMA devices\n{}",
+        indent(&rows_table(rows, &headings, &columns))
+    )
 }
 
 fn settings_table(settings: &Value) -> String {
@@ -334,6 +380,7 @@ fn everything(vipl: &Library, devices: &[Device]) -> Value {
         "plugins": host::describe(vipl, "plugins"),
         "settings": host::describe(vipl, "settings"),
         "counters": host::describe(vipl, "counters"),
+        "rdma": rdma_rows(&rdma::devices()),
         "budgets": host::describe(vipl, "budgets"),
     })
 }
@@ -397,6 +444,31 @@ mod tests {
             "unreliable, delivery"
         );
         assert_eq!(plain(&json!([])), "none");
+    }
+
+    #[test]
+    fn rdma_devices_become_a_table() {
+        assert_eq!(rdma_text(&json!([])), "");
+        let port = rdma::Port {
+            number: 1,
+            state: "ACTIVE".to_owned(),
+            link_layer: "Ethernet".to_owned(),
+            rate: "100 Gb/sec (4X EDR)".to_owned(),
+            interfaces: vec!["eth0".to_owned()],
+        };
+        let device = rdma::Device {
+            name: "mlx5_0".to_owned(),
+            driver: "mlx5_core".to_owned(),
+            node: String::new(),
+            is_iwarp: false,
+            ports: vec![port],
+        };
+        let text = rdma_text(&rdma_rows(&[device]));
+        assert!(
+            text.contains("mlx5_0       mlx5_core     1  ACTIVE"),
+            "{text}"
+        );
+        assert!(text.contains("modprobe ib_uverbs"), "{text}");
     }
 
     #[test]
