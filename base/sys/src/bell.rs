@@ -86,6 +86,11 @@ impl Bell {
         futex::wake(&self.ring);
     }
 
+    /// Whether the bell has rung since [`Bell::arm`] returned this.
+    pub fn has_rung(&self, epoch: u32) -> bool {
+        self.ring.load(Ordering::Relaxed) != epoch
+    }
+
     /// Announces a sleeper of the owner; returns the argument of [`Bell::sleep`].
     pub fn arm(&self) -> u32 {
         let epoch = self.ring.load(Ordering::SeqCst);
@@ -202,7 +207,9 @@ mod tests {
             bell.ring_if_wanted(own_fences);
             assert_eq!(bell.ring.load(Ordering::Relaxed), 0, "nobody wants it");
             let epoch = bell.arm();
+            assert!(!bell.has_rung(epoch));
             bell.ring_if_wanted(own_fences);
+            assert!(bell.has_rung(epoch));
             // It would wait for ever if the ring had been lost.
             bell.sleep(epoch, u64::MAX);
             assert_eq!(bell.want.load(Ordering::Relaxed), 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 /// Longest time that a cancelled thread continues to sleep. Shorter slices would wake idle processes.
-const SLICE: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_secs(2);
 
 /// A wait in progress. Dropping it before it has a result gives it up, and leaves its place to other waiters.
 pub trait Wait {

@@ -23,7 +23,7 @@ use crate::card::Card;
 /// When to poll again a VI that the application is using.
 const AGAIN: Duration = Duration::from_millis(1);
 /// How often to check whether the application has closed the descriptors of the thread.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(4);
 
 /// The thread.
 pub(crate) struct Watch {

@@ -29,8 +29,10 @@ const QUIET_POLLS: u32 = 12;
 /// Every so many polls are of all VIs: a peer may have missed that it is to set a ready bit, or be hostile. Its messages are
 /// then found after a sixth of a second, or later on a VI on which the application does something else meanwhile.
 const ALL_EVERY: u32 = 8;
-/// Longest sleep: a hostile peer may not ring the bell.
-const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// First sleep that no ring ends, and the longest: a hostile peer may not ring the bell. Each lasts twice as long as the one
+/// before, so that an idle process is left alone.
+const SLEEP_MIN: Duration = Duration::from_millis(500);
+const SLEEP_MAX: Duration = Duration::from_secs(4);
 
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
@@ -140,24 +142,33 @@ impl Watch {
     fn run(&self) {
         WATCHING.set(true);
         let bell = self.shared.bell();
+        // First of all: the application has just connected, and its first message should not have to ring.
+        let (mut active, mut time) = (true, SLEEP_MIN);
         while self.stop.load(Ordering::Acquire) == 0 {
-            // First of all: the application has just connected, and its first message should not have to ring.
-            self.stay_awake();
+            if active {
+                self.stay_awake();
+                time = SLEEP_MIN;
+            }
             let epoch = bell.arm();
             self.asleep.store(true, Ordering::SeqCst);
             // Something may have come just before the announcement.
-            let awake = self.poll(true) != Poll::Nothing
+            let found = self.poll_vis(true, false);
+            active = found == Poll::Progress
                 || self.waiting.any()
                 || self.stop.load(Ordering::Acquire) != 0;
             bell.sleep(
                 epoch,
-                if awake {
-                    0
-                } else {
-                    SLEEP_MAX.as_nanos() as u64
+                match found {
+                    _ if active => 0,
+                    // A VI that the application has used since the last poll was not polled.
+                    Poll::Busy => PAUSE_MAX.as_nanos() as u64,
+                    _ => time.as_nanos() as u64,
                 },
             );
             self.asleep.store(false, Ordering::SeqCst);
+            // A sleep that no ring has ended is no sign of work.
+            active |= bell.has_rung(epoch);
+            time = (time * 2).min(SLEEP_MAX);
         }
     }
 
@@ -220,11 +231,14 @@ impl Watch {
     /// Polls VIs: all of them, or those that no other thread polls.
     fn poll(&self, all: bool) -> Poll {
         let by_application = self.application_takes_marks();
-        let mut found = if by_application {
-            Poll::Busy
-        } else {
-            Poll::Nothing
-        };
+        match self.poll_vis(all, by_application) {
+            Poll::Nothing if by_application => Poll::Busy,
+            found => found,
+        }
+    }
+
+    fn poll_vis(&self, all: bool, by_application: bool) -> Poll {
+        let mut found = Poll::Nothing;
         for place in 0..VIS_MAX as usize / 64 {
             let mut bits = self.due(place, all, by_application);
             while bits != 0 {

@@ -1,0 +1,20 @@
+//! How often processes wake up while nothing happens, on each device.
+
+use vipl_ctest::{Agent, Run, program, work_dir};
+
+/// Devices, and how often a second a connected process, the agent or a device process may wake up on them. The limits are
+/// above what is expected, so that a stray wake-up does no harm.
+const DEVICES: [(&str, &str); 3] = [("via_lo", "3"), ("clan:", "3"), ("sim:", "12")];
+
+#[test]
+fn processes_at_rest_sleep() {
+    let folder = work_dir().join("rest");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Others would wake an agent that they use, too.
+    let agent = Agent::start_in(&folder).expect("an agent");
+    for (device, most) in DEVICES {
+        let run = Run::strict(program("rest")).env("VIPL_AGENT", agent.socket());
+        let finished = run.arg("-d").arg(device).arg(most).pass();
+        println!("{device}\n{}", finished.stdout);
+    }
+}
