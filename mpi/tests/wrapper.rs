@@ -139,6 +139,25 @@ fn one_sided_calls_have_no_other_network() {
     assert!(passed, "{}", finished.report("Open MPI 5"));
 }
 
+/// `ofi_rxm` takes its locks even in a program with one thread, unless the MPI asks for progress by its own calls.
+#[test]
+fn open_mpi_is_told_to_make_progress_itself() {
+    for version in [OPEN_MPI, OPEN_MPI_5] {
+        let place = Place::new(version);
+        let program = place.path("program");
+        let finished = place.run(&[], &["-n", "2", &program]);
+        for name in ["control", "data"] {
+            let name = format!("OMPI_MCA_mtl_ofi_{name}_progress");
+            let passed = finished.stdout.contains(&format!("{name}=manual\n"))
+                && finished.stdout.contains(&format!("-x {name} "));
+            assert!(passed, "{}", finished.report(version));
+            let other = place.run(&[(&name, "auto")], &["-n", "2", &program]);
+            let obeyed = other.stdout.contains(&format!("{name}=auto\n"));
+            assert!(obeyed, "{}", other.report(version));
+        }
+    }
+}
+
 /// What was set before is obeyed, and said when the job does not run over VIPL then.
 #[test]
 fn variables_that_keep_vipl_out_are_passed() {
