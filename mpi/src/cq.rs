@@ -1,9 +1,9 @@
 //! Completion queues.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
-use crate::engine::{Completion, Queue, Reading, Wake};
+use crate::engine::{Completion, Engine, Queue, Reading, Wake};
 use crate::fi::*;
 use crate::nic::Nic;
 use crate::object::{code, no_bind, size, table};
@@ -90,54 +90,21 @@ impl CompletionQueue {
     ) -> Result<usize, c_int> {
         let mut engine = self.lock();
         engine.called();
-        let before = self.find(&mut engine)?;
-        if before.entries.is_empty() {
-            if std::mem::take(&mut before.reading.emptied) && !patient {
+        let queue = self.find(&mut engine)?;
+        queue.was_read();
+        if queue.entries.is_empty() {
+            if std::mem::take(&mut queue.reading.emptied) && !patient {
                 return Err(libc::EAGAIN);
             }
-            engine.progress_for(self.id(), count);
+            queue.lower();
+            let found = engine.progress_for(self.id(), count);
+            if !found || self.find(&mut engine)?.entries.is_empty() {
+                return nothing(engine, count, patient);
+            }
         }
-        let dead = engine.shared.dead;
         let queue = self.find(&mut engine)?;
-        let bytes = queue.reading.entry_bytes;
-        let mut read = 0;
-        while read < count {
-            let Some(next) = queue.entries.front() else {
-                break;
-            };
-            if next.error != 0 {
-                if read == 0 {
-                    return Err(FI_EAVAIL);
-                }
-                break;
-            }
-            let entry = fi_cq_data_entry {
-                op_context: next.context.0,
-                flags: next.flags,
-                len: next.len,
-                buf: std::ptr::null_mut(),
-                data: next.data,
-            };
-            // SAFETY: the caller's promise; the shorter formats are beginnings of the longest.
-            unsafe {
-                let to = buffer.cast::<u8>().add(read * bytes);
-                std::ptr::copy_nonoverlapping((&raw const entry).cast(), to, bytes);
-            }
-            queue.entries.pop_front();
-            read += 1;
-        }
-        queue.lower();
-        queue.reading.emptied = read > 0 && queue.entries.is_empty();
-        queue.was_read();
-        if read > 0 || count == 0 {
-            return Ok(read);
-        }
-        if !patient && engine.found_nothing() {
-            drop(engine);
-            crate::nic::rest();
-        }
-        // ofi_rxm waits for a peer that has closed; for a device that has failed no thread shall wait.
-        Err(if dead { libc::EIO } else { libc::EAGAIN })
+        // SAFETY: the caller's promise.
+        unsafe { take(queue, buffer, count) }
     }
 
     /// Reads entries, and sleeps until there is one.
@@ -153,6 +120,66 @@ impl CompletionQueue {
         // SAFETY: the caller's promise.
         self.wait(timeout, || unsafe { self.read(buffer, count, true) })
     }
+}
+
+/// The answer of a queue that is empty after a search.
+#[inline]
+fn nothing(
+    mut engine: MutexGuard<'_, Engine>,
+    count: usize,
+    patient: bool,
+) -> Result<usize, c_int> {
+    if count == 0 {
+        return Ok(0);
+    }
+    let dead = engine.shared.dead;
+    if !patient && engine.found_nothing() {
+        drop(engine);
+        crate::nic::rest();
+    }
+    // ofi_rxm waits for a peer that has closed; for a device that has failed no thread shall wait.
+    Err(if dead { libc::EIO } else { libc::EAGAIN })
+}
+
+/// Takes entries of a queue that has some.
+///
+/// # Safety
+/// `buffer` has room for `count` entries.
+unsafe fn take(
+    queue: &mut Queue<Completion>,
+    buffer: *mut c_void,
+    count: usize,
+) -> Result<usize, c_int> {
+    let bytes = queue.reading.entry_bytes;
+    let mut read = 0;
+    while read < count {
+        let Some(next) = queue.entries.front() else {
+            break;
+        };
+        if next.error != 0 {
+            if read == 0 {
+                return Err(FI_EAVAIL);
+            }
+            break;
+        }
+        let entry = fi_cq_data_entry {
+            op_context: next.context.0,
+            flags: next.flags,
+            len: next.len,
+            buf: std::ptr::null_mut(),
+            data: next.data,
+        };
+        // SAFETY: the caller's promise; the shorter formats are beginnings of the longest.
+        unsafe {
+            let to = buffer.cast::<u8>().add(read * bytes);
+            std::ptr::copy_nonoverlapping((&raw const entry).cast(), to, bytes);
+        }
+        queue.entries.pop_front();
+        read += 1;
+    }
+    queue.lower();
+    queue.reading.emptied = read > 0 && queue.entries.is_empty();
+    Ok(read)
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buffer: *mut c_void, count: usize) -> isize {

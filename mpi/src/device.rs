@@ -20,7 +20,7 @@ const SUCCESS: c_int = VIP_RETURN::VIP_SUCCESS as c_int;
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    const NONE: Handle = Handle(0);
+    pub(crate) const NONE: Handle = Handle(0);
 
     pub(crate) fn from_raw(raw: *mut c_void) -> Handle {
         Handle(raw as usize)
@@ -29,6 +29,12 @@ impl Handle {
     #[inline]
     pub(crate) fn raw(self) -> *mut c_void {
         self.0 as *mut c_void
+    }
+
+    /// A number with which handles are spread over a table.
+    #[inline]
+    pub(crate) fn hash(self) -> usize {
+        ((self.0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize
     }
 }
 

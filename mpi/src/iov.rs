@@ -131,6 +131,12 @@ impl Iov {
     /// The pieces are writable.
     #[inline]
     pub(crate) unsafe fn scatter(&self, offset: usize, from: &[u8]) -> usize {
+        if let ([piece], 0) = (self.pieces(), offset) {
+            let length = from.len().min(piece.length);
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy(from.as_ptr(), piece.address as *mut u8, length) };
+            return length;
+        }
         let mut at = 0;
         for piece in self.part(offset, from.len()) {
             // SAFETY: the caller's promise; `part` gives `from.len()` bytes at most.

@@ -16,6 +16,9 @@ struct Slot<T> {
 pub(crate) struct Id(u64);
 
 impl Id {
+    /// The number of no value.
+    pub(crate) const NONE: Id = Id(0);
+
     /// As an integer of pointer size.
     pub(crate) fn to_bits(self) -> usize {
         self.0 as usize

@@ -6,7 +6,7 @@ use crate::endpoint::{EndpointObject, object};
 use crate::engine::{Opaque, Operation, Receive, Work};
 use crate::fi::*;
 use crate::iov::{Iov, remote};
-use crate::object::size;
+use crate::object::{entry, size};
 
 /// Messages.
 pub(crate) static MSG_OPS: fi_ops_msg = fi_ops_msg {
@@ -66,6 +66,36 @@ fn submit(ep: &EndpointObject, operation: Option<Operation>) -> isize {
             Err(error) => Err(error),
         }
     })
+}
+
+/// Sends a message that does not complete.
+///
+/// # Safety
+/// `length` bytes at `buffer` are readable.
+#[inline]
+unsafe fn inject_message(
+    ep: &EndpointObject,
+    buffer: Source,
+    length: usize,
+    data: Option<u64>,
+) -> isize {
+    let short = entry(false, || {
+        let bytes = match length {
+            0 => &[],
+            // SAFETY: the caller's promise.
+            _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) },
+        };
+        let mut engine = ep.nic.lock();
+        engine.called();
+        let sent = engine.with(ep.id, |endpoint, _| endpoint.inject(bytes, data));
+        sent == Some(true)
+    });
+    if short {
+        return 0;
+    }
+    let mut operation = injected(Work::Send, buffer, length);
+    operation.data = data;
+    submit(ep, Some(operation))
 }
 
 /// Posts a receive.
@@ -174,9 +204,9 @@ entry_points! {
     senddata(buffer: Source, length: usize, desc: Ptr, data: u64, _to: u64, context: Ptr)
         |ep| submit(ep, Some(operation(ep, Work::Send, Iov::one(buffer, length, desc), context).with_data(data)));
     inject(buffer: Source, length: usize, _to: u64)
-        |ep| submit(ep, Some(injected(Work::Send, buffer, length)));
+        |ep| inject_message(ep, buffer, length, None);
     injectdata(buffer: Source, length: usize, data: u64, _to: u64)
-        |ep| submit(ep, Some(injected(Work::Send, buffer, length).with_data(data)));
+        |ep| inject_message(ep, buffer, length, Some(data));
 
     read(buffer: Ptr, length: usize, desc: Ptr, _to: u64, address: u64, key: u64, context: Ptr)
         |ep| submit(ep, Some(operation(ep, reading(address, key), Iov::one(buffer, length, desc), context)));

@@ -141,7 +141,7 @@ fn one_sided_calls_have_no_other_network() {
 
 /// `ofi_rxm` takes its locks even in a program with one thread, unless the MPI asks for progress by its own calls.
 #[test]
-fn open_mpi_is_told_to_make_progress_itself() {
+fn open_mpi_makes_progress_by_its_calls() {
     for version in [OPEN_MPI, OPEN_MPI_5] {
         let place = Place::new(version);
         let program = place.path("program");

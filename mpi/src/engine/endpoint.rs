@@ -153,6 +153,12 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Sends a short message at once; false: it has to wait, or to be refused.
+    #[inline]
+    pub(crate) fn inject(&mut self, bytes: &[u8], data: Option<u64>) -> bool {
+        self.state == State::Connected && self.sender.inject(bytes, data, &mut self.vi)
+    }
+
     /// Posts a receive of the program.
     ///
     /// # Errors

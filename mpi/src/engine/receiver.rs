@@ -100,6 +100,26 @@ impl Receiver {
         payload: &[u8],
         selective: bool,
     ) -> Result<Option<Completion>, Malformed> {
+        match (header.kind, &self.assembly, header.total) {
+            (Kind::Data, None, None) => {
+                let receive = self.posted.front().ok_or(Malformed)?;
+                // SAFETY: memory that the program has given for this message and leaves alone until it is complete.
+                let stored = unsafe { receive.iov.scatter(0, payload) };
+                let completion = completed(receive, payload.len(), stored, header.data, selective);
+                self.posted.pop_front();
+                Ok(completion)
+            }
+            _ => self.assemble(header, payload, selective),
+        }
+    }
+
+    /// The same for one packet of several.
+    fn assemble(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        selective: bool,
+    ) -> Result<Option<Completion>, Malformed> {
         let mut assembly = match (header.kind, self.assembly.take()) {
             (Kind::Data, None) => Assembly {
                 receive: self.posted.pop_front().ok_or(Malformed)?,
@@ -121,20 +141,14 @@ impl Receiver {
             self.assembly = Some(assembly);
             return Ok(None);
         }
-        let receive = &assembly.receive;
-        let missing = assembly.total - assembly.stored;
-        if missing == 0 && selective && receive.flags & FI_COMPLETION == 0 {
-            return Ok(None);
-        }
-        let with_data = assembly.data.map_or(0, |_| FI_REMOTE_CQ_DATA);
-        Ok(Some(Completion {
-            context: receive.context,
-            flags: FI_RECV | FI_MSG | with_data,
-            len: assembly.stored,
-            data: assembly.data.unwrap_or(0),
-            error: if missing > 0 { FI_ETRUNC } else { 0 },
-            missing,
-        }))
+        let Assembly {
+            receive,
+            total,
+            stored,
+            data,
+            ..
+        } = &assembly;
+        Ok(completed(receive, *total, *stored, *data, selective))
     }
 
     /// Withdraws a receive; None if there is none with this context.
@@ -150,6 +164,30 @@ impl Receiver {
         let all = assembly.into_iter().chain(std::mem::take(&mut self.posted));
         all.map(|receive| withdrawn(&receive)).collect()
     }
+}
+
+/// The completion of a message of `total` bytes, of which so many found room; None if the program wants none.
+#[inline]
+fn completed(
+    receive: &Receive,
+    total: usize,
+    stored: usize,
+    data: Option<u64>,
+    selective: bool,
+) -> Option<Completion> {
+    let missing = total - stored;
+    if missing == 0 && selective && receive.flags & FI_COMPLETION == 0 {
+        return None;
+    }
+    let with_data = data.map_or(0, |_| FI_REMOTE_CQ_DATA);
+    Some(Completion {
+        context: receive.context,
+        flags: FI_RECV | FI_MSG | with_data,
+        len: stored,
+        data: data.unwrap_or(0),
+        error: if missing > 0 { FI_ETRUNC } else { 0 },
+        missing,
+    })
 }
 
 /// A receive did not fail but was withdrawn; `ofi_rxm` expects this error and no other.

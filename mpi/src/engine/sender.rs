@@ -95,6 +95,27 @@ impl Sender {
         Ok(false)
     }
 
+    /// Posts a message that is copied and does not complete, without making an operation of it; false: it is too long, or has
+    /// to wait.
+    #[inline]
+    pub(super) fn inject(&mut self, bytes: &[u8], data: Option<u64>, vi: &mut Vi) -> bool {
+        let may = self.queue.is_empty()
+            && bytes.len() <= INJECT.min(vi.payload_max())
+            && vi.room() > KEPT
+            && vi.credit().for_data();
+        if may {
+            let header = Header {
+                kind: Kind::Data,
+                posted: 0,
+                total: None,
+                data,
+            };
+            let fill = |to: &mut [u8]| to.copy_from_slice(bytes);
+            vi.send_copied(header, bytes.len(), fill, Sent::Nothing);
+        }
+        may
+    }
+
     /// Posts what there is room for. True: a program whose operation was refused may try again.
     pub(super) fn pump(&mut self, vi: &mut Vi) -> bool {
         if !self.answers.is_empty() {
