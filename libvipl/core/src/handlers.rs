@@ -13,9 +13,8 @@ use vipl_sys::thread::{set_name, spawn_bare};
 
 use crate::bug;
 use crate::error::Error;
-use crate::nic::events::{
-    CqNotifyHandler, ErrorCopy, ErrorHandler, Job, Notice, NotifyHandler, Step,
-};
+use crate::nic::events::{CqNotifyHandler, ErrorCopy, ErrorHandler, Job, NotifyHandler, Step};
+use crate::nic::notices::Notice;
 use crate::nic::{self, Nic, wait};
 use crate::vi::state::ERROR;
 use crate::vi::{self, of_nic};

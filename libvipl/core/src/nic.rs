@@ -25,13 +25,15 @@ use crate::sync::{Mutex, OnceLock};
 pub(crate) mod events;
 mod gate;
 pub(crate) mod idle;
+pub(crate) mod notices;
 mod numbers;
 pub(crate) mod shared;
 pub(crate) mod wait;
 pub(crate) mod waiters;
 
-use events::{Events, Job, Notice};
+use events::{Events, Job};
 use gate::{Gate, Inside};
+use notices::Notice;
 use numbers::Numbers;
 use shared::Shared;
 

@@ -14,6 +14,7 @@ use vipl_sys::clock::Instant;
 use vipl_abi::*;
 use vipl_sys::thread;
 
+use super::notices::{Notice, Notices};
 use crate::error::Error;
 use crate::meaning;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -79,18 +80,6 @@ impl Job {
     }
 }
 
-/// A delayed CONN_LOST after an orderly disconnect, for VIs that do not disconnect soon (spec §17).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Notice {
-    pub(crate) due: Instant,
-    /// Handle of the VI.
-    pub(crate) vi: usize,
-    /// The VI's connection counter.
-    pub(crate) epoch: u64,
-    /// Whether the application has taken a descriptor flushed by the end of the connection.
-    pub(crate) seen: bool,
-}
-
 /// The next step of the handler thread.
 pub(crate) enum Step {
     /// Calls the handler of a notify request.
@@ -110,7 +99,7 @@ struct State {
     items: VecDeque<Item>,
     errors: usize,
     dropped: u64,
-    notices: Vec<Notice>,
+    notices: Notices,
     handler: Option<(ErrorHandler, usize)>,
     started: bool,
     /// Id of the handler thread. Not that of the standard library, which panics late in the life of the
@@ -177,7 +166,7 @@ impl Events {
                 self.changed.notify_all();
                 return Step::Stop;
             }
-            let due = take_due_notices(&mut state);
+            let due = state.notices.take_due(Instant::now());
             if !due.is_empty() {
                 return Step::Notices(due);
             }
@@ -187,7 +176,7 @@ impl Events {
                     None => continue,
                 }
             }
-            let due = state.notices.iter().map(|notice| notice.due).min();
+            let due = state.notices.next_due();
             if state.open_requests > 0 {
                 state.on_bell = true;
                 return Step::Watch(due);
@@ -202,11 +191,11 @@ impl Events {
     /// Whether the thread that watches the NIC until `due` has other work.
     pub(crate) fn ends_watch(&self, due: Option<Instant>) -> bool {
         let state = self.state.lock();
-        let sooner = |notice: &Notice| due.is_none_or(|due| notice.due < due);
+        let next = state.notices.next_due();
         state.stop
             || state.open_requests <= 0
             || !state.items.is_empty()
-            || state.notices.iter().any(sooner)
+            || next.is_some_and(|next| due.is_none_or(|due| next < due))
     }
 
     fn wake(&self, state: &State) -> bool {
@@ -259,11 +248,7 @@ impl Events {
 
     /// Records that the application has taken a descriptor that failed when the connection of this VI ended.
     pub(crate) fn saw_failure(&self, vi: VIP_VI_HANDLE) {
-        let mut state = self.state.lock();
-        let mut notices = state.notices.iter_mut();
-        if let Some(notice) = notices.find(|notice| notice.vi == vi.addr()) {
-            notice.seen = true;
-        }
+        self.state.lock().notices.note_seen(vi.addr());
     }
 
     /// Logs undelivered errors when the process ends: applications exit on the first error that they see. A
@@ -278,7 +263,7 @@ impl Events {
                 log_error(&mut state, &error.0);
             }
         }
-        for notice in std::mem::take(&mut state.notices) {
+        for notice in state.notices.take_all() {
             if notice.seen {
                 let lost = VIP_ERROR_DESCRIPTOR {
                     NicHandle: nic,
@@ -297,8 +282,8 @@ impl Events {
     #[must_use]
     pub(super) fn add_notice(&self, notice: Notice) -> bool {
         let mut state = self.state.lock();
-        state.notices.push(notice);
-        self.wake(&state)
+        // Before a later one the thread wakes up anyway.
+        state.notices.add(notice) && self.wake(&state)
     }
 
     /// Sets the error handler. On return the previous one is not running any more, unless it is the caller.
@@ -321,7 +306,7 @@ impl Events {
             _ => true,
         });
         state.errors -= before - state.items.len();
-        state.notices.retain(|notice| notice.vi != vi.addr());
+        state.notices.forget(vi.addr());
     }
 
     /// Cancels pending calls for a VI, and waits for a running one.
@@ -386,15 +371,6 @@ fn begin(state: &mut State, item: Item) -> Option<Step> {
     };
     state.running = Some(subject);
     Some(step)
-}
-
-fn take_due_notices(state: &mut State) -> Vec<Notice> {
-    let now = Instant::now();
-    let (due, later) = std::mem::take(&mut state.notices)
-        .into_iter()
-        .partition(|notice| notice.due <= now);
-    state.notices = later;
-    due
 }
 
 /// The meaning of an error, with advice.

@@ -11,7 +11,7 @@ use super::state::{CONNECTED, ERROR};
 use super::{Vi, complete, of_nic};
 use crate::handlers;
 use crate::nic::Nic;
-use crate::nic::events::Notice;
+use crate::nic::notices::Notice;
 
 /// Why a connection broke, in words.
 fn cause_name(cause: i32) -> String {
