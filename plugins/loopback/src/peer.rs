@@ -331,7 +331,8 @@ impl Peer {
         self.publish_consumed();
         let closed = &self.own().closed;
         let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
-        if first.is_ok() {
+        // A peer that has closed waits for nothing. If both close now, at least one sees that the other has.
+        if first.is_ok() && self.side().closed.load(Ordering::SeqCst) == 0 {
             self.alert();
         }
     }
