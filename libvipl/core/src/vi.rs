@@ -43,7 +43,7 @@ pub(crate) use calls::create_on;
 pub use calls::{Query, create, destroy, query, set_attributes, set_user_data, user_data};
 pub use post::{post, post_fast};
 pub use queue::{Dequeued, Which};
-pub use wait::{done, done_fast, notify, wait};
+pub use wait::{Owned, done, notify, own, wait};
 
 use queue::WorkQueue;
 use state::{CONNECTED, ERROR, PENDING};

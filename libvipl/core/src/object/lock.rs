@@ -83,17 +83,16 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn lock_as_owner(&self) -> Option<Held> {
         let owner = self.owner.load(Ordering::Relaxed);
-        if owner & !(OWNERS - 1) != this_thread() {
-            return None;
-        }
-        let own = &self.sequences[owner % OWNERS];
+        // If this thread is the owner, what is left is the number of its sequence.
+        let number = owner ^ this_thread();
+        let own = self.sequences.get(number)?;
         let sequence = own.load(Ordering::Relaxed);
         own.store(sequence.wrapping_add(1), Ordering::Relaxed);
         // The other thread's `membarrier` is the processor's fence.
         barrier::light();
         // Acquire pairs with the release of a watcher.
         if self.owner.load(Ordering::Acquire) == owner {
-            return Some(Held(1 + owner % OWNERS));
+            return Some(Held(1 + number));
         }
         own.store(sequence.wrapping_add(2), Ordering::Release);
         None

@@ -11,8 +11,8 @@ use crate::logger::log_failure;
 use crate::memory::table::{covers, objection};
 use crate::object::table::Guard;
 
-/// Fast path of VipPostSend and VipPostRecv, if the calling thread owns the VI's lock and there is no error.
-/// False: use [`post`].
+/// Fast path of VipPostSend and VipPostRecv, if the calling thread owns the lock of a connected VI and there is
+/// no error. False: use [`post`]. Nothing that it calls can panic, which saves registers.
 #[inline(always)]
 pub fn post_fast(
     handle: VIP_VI_HANDLE,
@@ -23,10 +23,15 @@ pub fn post_fast(
     let Some(mut vi) = super::VIS.lock_as_owner(handle) else {
         return false;
     };
-    !descriptor.is_null()
-        && descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
+    let usual = descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
         && has_plain_room(&mut vi, which)
-        && enter(&mut vi, which, descriptor, memory)
+        && vi.abi.state == CONNECTED
+        && !descriptor.is_null()
+        && add(&mut vi, which, descriptor, memory);
+    if usual {
+        ring_doorbell(&vi, which);
+    }
+    usual
 }
 
 /// VipPostSend and VipPostRecv.
@@ -42,11 +47,15 @@ pub fn post(
     if in_use(queue) == queue::room(queue) {
         grow(&mut vi, which, descriptor)?;
     }
-    if enter(&mut vi, which, descriptor, memory) {
-        Ok(())
-    } else {
-        Err(bad_descriptor(&mut vi, which, descriptor, memory))
+    if !add(&mut vi, which, descriptor, memory) {
+        return Err(bad_descriptor(&mut vi, which, descriptor, memory));
     }
+    if vi.abi.state == CONNECTED {
+        ring_doorbell(&vi, which);
+    } else {
+        post_unconnected(&mut vi, which);
+    }
+    Ok(())
 }
 
 /// Number of entries in use.
@@ -62,14 +71,9 @@ fn has_plain_room(vi: &mut Vi, which: Which) -> bool {
     in_use(queue) < own.unchecked_room
 }
 
-/// Adds a descriptor to the ring and rings the doorbell. False: its memory is not accessible.
+/// Adds a descriptor to the ring. False: its memory is not accessible.
 #[inline(always)]
-fn enter(
-    vi: &mut Guard<Vi>,
-    which: Which,
-    descriptor: *mut VIP_DESCRIPTOR,
-    memory: VIP_MEM_HANDLE,
-) -> bool {
+fn add(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, memory: VIP_MEM_HANDLE) -> bool {
     // SAFETY: an application's descriptor; a fault is caught.
     if unsafe { vipl_guard::store_status(descriptor.cast(), 0) }.is_err() {
         return false;
@@ -84,17 +88,18 @@ fn enter(
         })
     };
     queue.posted = queue.posted.wrapping_add(1);
-    if vi.abi.state == CONNECTED {
-        let doorbell = match which {
-            Which::Send => vi.post_send,
-            Which::Recv => vi.post_recv,
-        };
-        // SAFETY: attached and locked.
-        unsafe { doorbell(vi.abi()) };
-    } else {
-        post_unconnected(vi, which);
-    }
     true
+}
+
+/// Notifies the plug-in of a descriptor that has been added.
+#[inline(always)]
+fn ring_doorbell(vi: &Guard<Vi>, which: Which) {
+    let doorbell = match which {
+        Which::Send => vi.post_send,
+        Which::Recv => vi.post_recv,
+    };
+    // SAFETY: attached and locked.
+    unsafe { doorbell(vi.abi()) };
 }
 
 /// On a VI that is not connected, receives are kept and everything else is flushed (spec §4.3).

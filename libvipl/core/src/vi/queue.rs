@@ -125,6 +125,21 @@ pub(super) fn entry(queue: &vipl_queue, number: u32) -> *mut vipl_entry {
     unsafe { queue.entries.add((number & queue.mask) as usize) }
 }
 
+/// Removes the oldest entry, which the caller has seen to be complete, and returns its descriptor. `None`, and
+/// it stays, if it has failed.
+#[inline(always)]
+pub(super) fn take_good(queue: &mut vipl_queue) -> Option<*mut VIP_DESCRIPTOR> {
+    let place = entry(queue, queue.taken);
+    // SAFETY: as in `take`.
+    let status = unsafe { (&raw const (*place).status).read_volatile() };
+    if status & VIP_STATUS_ERROR_MASK != 0 {
+        return None;
+    }
+    queue.taken = queue.taken.wrapping_add(1);
+    // SAFETY: as above.
+    Some(unsafe { (&raw const (*place).descriptor).read_volatile() })
+}
+
 /// Removes the oldest entry, which the caller has seen to be complete.
 #[inline(always)]
 pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {

@@ -1,22 +1,23 @@
 //! Removing completed descriptors from a queue: VipSendDone, VipSendWait, VipSendNotify and those of receives
 //! (spec §3.21, §3.23, §8).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use vipl_abi::*;
 use vipl_sys::cancel;
 use vipl_sys::clock::Instant;
 
-use super::queue::{Dequeued, Which, take};
+use super::queue::{Dequeued, Which, take, take_good};
 use super::state::ERROR;
 use super::{Vi, complete, diagnosis};
-use crate::clock;
 use crate::error::Error;
 use crate::handlers;
 use crate::nic::events::NotifyHandler;
 use crate::nic::{Nic, idle, wait as nic_wait};
 use crate::object::table::{Guard, Name, Slot};
 use crate::waiting::{Begun, Wait, is_over, slice_end};
+use crate::{bug, clock};
 
 /// Removes the oldest descriptor, which is complete, for a caller.
 #[inline(always)]
@@ -43,10 +44,47 @@ fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -
     }
 }
 
-/// Fast path of VipSendDone and VipRecvDone, if the calling thread owns the VI's lock. `None`: use [`done`].
+/// A VI that the calling thread owns, locked for the fast path of VipSendDone and VipRecvDone. Its methods
+/// cannot panic, which saves registers.
+pub struct Owned(Guard<Vi>);
+
+/// Locks a VI if the calling thread owns it. `None`: use [`done`].
 #[inline(always)]
-pub fn done_fast(handle: VIP_VI_HANDLE, which: Which) -> Option<Dequeued> {
-    Some(poll(super::VIS.lock_as_owner(handle)?, which))
+pub fn own(handle: VIP_VI_HANDLE) -> Option<Owned> {
+    super::VIS.lock_as_owner(handle).map(Owned)
+}
+
+impl Owned {
+    /// Removes the oldest descriptor, if it is complete without an error.
+    #[inline(always)]
+    pub fn take(&mut self, which: Which) -> Option<*mut VIP_DESCRIPTOR> {
+        let (queue, _) = self.0.queue(which);
+        (queue.completed != queue.taken).then(|| take_good(queue))?
+    }
+
+    /// Removes the oldest descriptor, if it is complete or progress completes it. `None`: it has failed, and
+    /// stays for [`done`].
+    #[inline(always)]
+    pub fn poll(mut self, which: Which) -> Option<Dequeued> {
+        match look(&mut self.0, which) {
+            Found::Complete => take_good(self.0.queue(which).0).map(|descriptor| Dequeued {
+                result: VIP_RETURN::VIP_SUCCESS,
+                descriptor,
+            }),
+            Found::NothingPosted => Some(Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR)),
+            Found::Nothing(row) => {
+                if idle::is_due(row) {
+                    yield_contained(self.0, which, row);
+                }
+                Some(Dequeued::none(VIP_RETURN::VIP_NOT_DONE))
+            }
+        }
+    }
+
+    /// The same; also takes a descriptor that has failed.
+    pub fn poll_any(self, which: Which) -> Dequeued {
+        poll(self.0, which)
+    }
 }
 
 /// VipSendDone and VipRecvDone.
@@ -58,32 +96,63 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
 }
 
 /// Removes the oldest descriptor, if it is complete or progress completes it.
-#[inline(always)]
 fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
+    match look(&mut vi, which) {
+        Found::Complete => dequeue(&mut vi, which),
+        Found::NothingPosted => Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR),
+        Found::Nothing(row) => {
+            if idle::is_due(row) {
+                yield_processor(vi, which, row);
+            }
+            Dequeued::none(VIP_RETURN::VIP_NOT_DONE)
+        }
+    }
+}
+
+/// What a poll of a queue finds.
+enum Found {
+    /// The oldest descriptor is complete.
+    Complete,
+    /// There is no descriptor.
+    NothingPosted,
+    /// No descriptor is complete, for so many polls in a row.
+    Nothing(u32),
+}
+
+/// Polls a queue; makes progress if nothing is complete.
+#[inline(always)]
+fn look(vi: &mut Guard<Vi>, which: Which) -> Found {
     let (queue, _) = vi.queue(which);
     if queue.completed == queue.taken {
         if queue.posted == queue.taken {
-            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+            return Found::NothingPosted;
         }
         vi.progress();
     }
     let (queue, own) = vi.queue(which);
-    if queue.completed == queue.taken {
-        if queue.posted == queue.taken {
-            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
-        }
-        let row = own.count_empty_poll(queue.taken);
-        if idle::is_due(row) {
-            yield_processor(vi, which, row);
-        }
-        return Dequeued::none(VIP_RETURN::VIP_NOT_DONE);
+    if queue.completed != queue.taken {
+        Found::Complete
+    } else if queue.posted == queue.taken {
+        // A thread that waits was given the last one.
+        Found::NothingPosted
+    } else {
+        Found::Nothing(own.count_empty_poll(queue.taken))
     }
-    dequeue(&mut vi, which)
+}
+
+/// [`yield_processor`], where a panic ends: its callers need no frame for one.
+#[cold]
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from this file only")]
+extern "C" fn yield_contained(vi: Guard<Vi>, which: Which, row: u32) {
+    let yielding = AssertUnwindSafe(|| yield_processor(vi, which, row));
+    if let Err(panic) = catch_unwind(yielding) {
+        let _ = bug::caught(&*panic);
+    }
 }
 
 /// Yields the processor after empty polls.
 #[cold]
-#[inline(never)]
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let (slot, name, process) = (vi.slot(), vi.name(), vi.nic.process);
     drop(vi);
