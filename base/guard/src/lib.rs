@@ -175,6 +175,24 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     })
 }
 
+/// The same for a descriptor that is of use only with so many segments. `None`: it has another number of them, or its
+/// memory is not accessible. On x86-64 one comparison finds both.
+///
+/// # Safety
+/// As for [`load_descriptor`].
+#[inline(always)]
+pub unsafe fn load_descriptor_with(descriptor: *const u8, segments: u16) -> Option<Image> {
+    // SAFETY: guaranteed by the caller; faults are caught.
+    let image = unsafe { routines::load_descriptor_with(descriptor, segments) }?;
+    if usize::BITS == 64 || image.control & RDMA != 0 {
+        return Some(image);
+    }
+    Some(Image {
+        first: image.first.local(),
+        ..image
+    })
+}
+
 /// Writes ImmediateData, Length and, last, Status.
 ///
 /// # Safety

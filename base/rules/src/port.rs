@@ -219,16 +219,28 @@ impl Port {
     /// The descriptor with this number is posted and not complete.
     #[inline(always)]
     pub unsafe fn entry(&self, queue: Queue, number: u32) -> Entry {
-        // SAFETY: masked, so inside the ring, which exists since something was posted. Each field is
+        // SAFETY: masked, so inside the ring, which exists since something was posted. The descriptor is
         // loaded by itself: the host has just stored it so, and one wide load would have to wait.
         unsafe {
-            let queue = &*self.queue(queue);
-            let place = queue.entries.add((number & queue.mask) as usize);
+            let place = self.place(queue, number);
             Entry {
                 descriptor: (&raw const (*place).descriptor).read_volatile(),
-                memory: (&raw const (*place).memory).read_volatile(),
+                memory: (*place).memory,
                 number,
             }
+        }
+    }
+
+    /// The place of a number in the ring.
+    ///
+    /// # Safety
+    /// The ring exists: something was posted.
+    #[inline(always)]
+    unsafe fn place(&self, queue: Queue, number: u32) -> *mut vipl_entry {
+        // SAFETY: masked, so inside the ring.
+        unsafe {
+            let queue = &*self.queue(queue);
+            queue.entries.add((number & queue.mask) as usize)
         }
     }
 
@@ -263,11 +275,12 @@ impl Port {
         status: u32,
         data: Option<(u32, u32)>,
     ) -> bool {
-        if self.options() & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(entry) {
-            self.descriptor_gone(queue, entry, status);
+        let descriptor = entry.descriptor;
+        if self.options() & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers_oldest(queue) {
+            self.descriptor_gone(queue, descriptor, status);
             return false;
         }
-        let at = entry.descriptor.cast::<u8>();
+        let at = descriptor.cast::<u8>();
         let status = status | VIP_STATUS_DONE;
         // SAFETY: a posted descriptor belongs to the provider; faults are caught.
         let written = unsafe {
@@ -277,43 +290,42 @@ impl Port {
             }
         };
         if written.is_err() {
-            self.descriptor_gone(queue, entry, status);
+            self.descriptor_gone(queue, descriptor, status);
             return false;
         }
         self.account(queue, status);
         true
     }
 
-    /// The descriptor's own region must still be there (strict mode).
+    /// The region of the oldest descriptor itself must still be there (strict mode). The entry is read again, so that
+    /// callers need not keep what only this mode asks for.
     #[cold]
-    fn covers(&self, entry: Entry) -> bool {
-        self.is_local(entry.memory, entry.descriptor.addr() as u64, 32)
+    fn covers_oldest(&self, queue: Queue) -> bool {
+        self.oldest(queue)
+            .is_some_and(|entry| self.is_local(entry.memory, entry.descriptor.addr() as u64, 32))
     }
 
     #[inline(always)]
     fn account(&self, queue: Queue, status: u32) {
-        let place = self.queue(queue);
         // SAFETY: valid and locked during the operation; the entry is inside the ring.
         unsafe {
-            let entry = (*place)
-                .entries
-                .add(((*place).completed & (*place).mask) as usize);
-            (*entry).status = status;
-            (*place).completed = (*place).completed.wrapping_add(1);
-            if (*place).signal != 0 {
-                (Host::of_operation().table().completed)(self.0.get(), place);
+            (*self.place(queue, self.completed(queue))).status = status;
+            let queue = self.queue(queue);
+            (*queue).completed = (*queue).completed.wrapping_add(1);
+            if (*queue).signal != 0 {
+                (Host::of_operation().table().completed)(self.0.get(), queue);
             }
         }
     }
 
     #[cold]
-    fn descriptor_gone(&self, queue: Queue, entry: Entry, status: u32) {
+    fn descriptor_gone(&self, queue: Queue, descriptor: *mut VIP_DESCRIPTOR, status: u32) {
         let opcode = match queue {
             Queue::Recv => VIP_STATUS_OP_RECEIVE,
             Queue::Send => status & VIP_STATUS_OP_MASK,
         };
         let cause = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int;
-        self.fail(cause, opcode, entry.descriptor);
+        self.fail(cause, opcode, descriptor);
     }
 }
 

@@ -67,7 +67,17 @@ impl Bell {
     /// [`Bell::needs_fences`] of the calling process's bell.
     #[inline(always)]
     pub fn ring_if_wanted(&self, own_fences: bool) {
-        after_publishing(own_fences || self.needs_fences());
+        compiler_fence(Ordering::SeqCst);
+        let fences = u32::from(own_fences) | self.fences.load(Ordering::Relaxed);
+        // One branch: without a fence to execute and without a sleeper there is nothing to do.
+        if fences | self.want.load(Ordering::Relaxed) != 0 {
+            self.ring_after_fence(fences != BY_SLEEPERS);
+        }
+    }
+
+    #[cold]
+    fn ring_after_fence(&self, own_fences: bool) {
+        after_publishing(own_fences);
         if self.is_wanted() {
             self.ring();
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Entry, Host, Port, Queue, Status};
+use vipl_plugin_sdk::{Host, Port, Queue, Status};
 use vipl_sys::shm::Mapping;
 
 use crate::choice::Choice;
@@ -95,7 +95,7 @@ impl Connection {
         let receiver = Receiver::new(in_, peer.reception());
         Ok(Connection {
             peer,
-            sender: Sender::new(out),
+            sender: Sender::new(out, port),
             inbound: Inbound {
                 receiver,
                 shared: SharedCopy::new(),
@@ -125,7 +125,8 @@ impl Connection {
     pub(crate) fn post_send(&mut self, nic: &LoopbackNic, port: &Port) {
         let number = port.completed(Queue::Send);
         let alone = port.posted(Queue::Send) == number.wrapping_add(1);
-        let busy = self.sender.is_halted() || self.peer.is_waiting() || self.peer.reception();
+        // Without short circuits: one branch for all.
+        let busy = self.sender.is_busy() | self.peer.is_waiting() | self.peer.reception();
         if !alone || busy {
             return self.pump(nic, port);
         }
@@ -133,7 +134,7 @@ impl Connection {
         // SAFETY: posted and not complete.
         let entry = unsafe { port.entry(Queue::Send, number) };
         if !self.start_frame(nic, port, entry) {
-            return self.start_alone(nic, port, entry);
+            return self.start_alone(nic, port);
         }
         // SAFETY: the only one.
         match unsafe { send::complete(port, entry, VIP_STATUS_OP_SEND) } {
@@ -142,9 +143,13 @@ impl Connection {
         }
     }
 
-    /// A descriptor that is alone on its queue and no single-frame message.
+    /// A descriptor that is alone on its queue and no single-frame message. It is read again, so that nothing has to be kept
+    /// for this case.
     #[inline(never)]
-    fn start_alone(&mut self, nic: &LoopbackNic, port: &Port, entry: Entry) {
+    fn start_alone(&mut self, nic: &LoopbackNic, port: &Port) {
+        let Some(entry) = port.oldest(Queue::Send) else {
+            return;
+        };
         if self.start_write(port, entry) {
             // SAFETY: the only one.
             let completed = unsafe { send::complete(port, entry, VIP_STATUS_OP_RDMA_WRITE) };
@@ -165,7 +170,7 @@ impl Connection {
         while !self.sender.is_halted()
             && let Some(entry) = port.outstanding(Queue::Send, self.sender.next_number(port))
         {
-            result = if self.start_frame(nic, port, entry) {
+            result = if self.sender.pieces().is_none() && self.start_frame(nic, port, entry) {
                 let call = call!(self, port);
                 // SAFETY: the oldest one that is not processed.
                 unsafe { self.sender.accepted(call, entry, VIP_STATUS_OP_SEND) }
@@ -225,7 +230,7 @@ impl Connection {
         let Some(arrival) = self.inbound.receiver.arrival(&self.peer) else {
             return self.found_nothing(nic, port);
         };
-        if !self.inbound.receiver.take_idle() || wants_signals(port) {
+        if !self.inbound.receiver.take_idle() | wants_signals(port) {
             return self.poll_all(nic, port);
         }
         // A message that was polled for is received sooner if nothing else is checked: the next call does that.
@@ -520,7 +525,7 @@ impl Connection {
 /// Whether a completion wakes or calls a thread. Then one poll completes all that it can.
 #[inline(always)]
 fn wants_signals(port: &Port) -> bool {
-    port.wants_signal(Queue::Recv) || port.wants_signal(Queue::Send)
+    port.wants_signal(Queue::Recv) | port.wants_signal(Queue::Send)
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ pub(crate) struct Outbox {
     consumed: u32,
     /// Payload bytes allocated so far.
     payload: u32,
-    /// Payload bytes that are free again.
-    freed: u32,
-    /// Payload position behind each slot.
+    /// Up to here the payload area is known to be free and contiguous; `reserve` asks for more when it needs it.
+    limit: u32,
+    /// Payload position behind each slot; behind the one before the first, where the area begins.
     ends: Box<[u32; SLOTS as usize]>,
 }
 
@@ -27,8 +27,8 @@ impl Outbox {
             sent: wrap::start(0),
             consumed: wrap::start(0),
             payload,
-            freed: payload,
-            ends: Box::new([0; SLOTS as usize]),
+            limit: payload,
+            ends: Box::new([payload; SLOTS as usize]),
         }
     }
 
@@ -53,12 +53,16 @@ impl Outbox {
     /// Updates the peer's consumed count; an impossible count is ignored.
     #[inline(always)]
     pub(crate) fn learn(&mut self, consumed: u32) {
-        let ahead = self.sent.wrapping_sub(consumed);
         let new = consumed.wrapping_sub(self.consumed);
-        if new != 0 && ahead <= SLOTS && new <= SLOTS {
+        if new <= self.sent.wrapping_sub(self.consumed) {
             self.consumed = consumed;
-            self.freed = self.ends[(consumed.wrapping_sub(1) & (SLOTS - 1)) as usize];
         }
+    }
+
+    /// Payload position behind the slot before this number.
+    #[inline(always)]
+    fn end_before(&self, number: u32) -> u32 {
+        self.ends[(number.wrapping_sub(1) & (SLOTS - 1)) as usize]
     }
 
     /// Whether the peer is known to have consumed everything.
@@ -77,43 +81,59 @@ impl Outbox {
     #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
         let rounded = bytes.next_multiple_of(LINE);
-        let at = self.payload & (PAYLOAD - 1);
-        let skip = if at + rounded > PAYLOAD {
-            PAYLOAD - at
+        if rounded > self.limit.wrapping_sub(self.payload) {
+            return self.reserve_beyond(rounded);
+        }
+        let start = self.payload;
+        self.payload = start.wrapping_add(rounded);
+        Some(start)
+    }
+
+    /// The same if less is known to be free: asks what the peer has consumed, and continues at the start of the area if there
+    /// is not enough up to its end.
+    #[cold]
+    fn reserve_beyond(&mut self, rounded: u32) -> Option<u32> {
+        let to_end = |at: u32| PAYLOAD - (at & (PAYLOAD - 1));
+        let freed = self.end_before(self.consumed);
+        let skip = if rounded > to_end(self.payload) {
+            to_end(self.payload)
         } else {
             0
         };
-        let used = self.payload.wrapping_sub(self.freed);
-        if used + skip + rounded > PAYLOAD {
+        if self.payload.wrapping_sub(freed) + skip + rounded > PAYLOAD {
             return None;
         }
         let start = self.payload.wrapping_add(skip);
+        let free = PAYLOAD - start.wrapping_sub(freed);
+        self.limit = start.wrapping_add(free.min(to_end(start)));
         self.payload = start.wrapping_add(rounded);
         Some(start)
     }
 
     /// Cancels what was reserved since the last slot.
     pub(crate) fn cancel(&mut self) {
-        self.payload = if self.sent == self.consumed {
-            self.freed
-        } else {
-            self.ends[(self.sent.wrapping_sub(1) & (SLOTS - 1)) as usize]
-        };
+        self.payload = self.end_before(self.sent);
+        self.limit = self.payload;
     }
 
-    /// Publishes the next slot with this side's own counts; gives its number.
+    /// Publishes the next slot with this side's own counts; gives its line.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, slot: Announcement, posted: u32, consumed: u32) -> u32 {
+    pub(crate) fn publish(&mut self, slot: Announcement, posted: u32, consumed: u32) -> *const u8 {
         let number = self.sent;
-        self.ring.publish(number, slot, posted, consumed);
+        let line = self.ring.publish(number, slot, posted, consumed);
         self.ends[(number & (SLOTS - 1)) as usize] = self.payload;
-        if slot.flags & flag::WRAP != 0 {
-            // The payload area restarts, too, if that leaves room for the next messages.
-            self.payload = segment::next_payload(self.payload, flag::WRAP);
-            self.ends[(SLOTS - 1) as usize] = self.payload;
-        }
-        self.sent = segment::next(number, slot.flags);
-        number
+        self.sent = number.wrapping_add(1);
+        line
+    }
+
+    /// The last slot had the flag `WRAP`: the next one is the first of the next pass.
+    #[cold]
+    pub(crate) fn wrap(&mut self) {
+        // The payload area restarts, too, if that leaves room for the next messages.
+        self.payload = segment::next_payload(self.payload, flag::WRAP);
+        self.limit = self.payload;
+        self.ends[(SLOTS - 1) as usize] = self.payload;
+        self.sent = segment::next(self.sent.wrapping_sub(1), flag::WRAP);
     }
 
     /// Position of the next payload, if it fits there.

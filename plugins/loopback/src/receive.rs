@@ -155,11 +155,10 @@ impl Receiver {
 #[inline(always)]
 fn usual(port: &Port, entry: Entry, length: u32) -> Option<Segment> {
     // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) }.ok()?;
+    let image = unsafe { vipl_guard::load_descriptor_with(entry.descriptor().cast(), 1) }?;
     let (segment, tag) = (image.first, port.ptag());
     let checked = descriptor::checked_of(port, length).unwrap_or(segment.length.into());
     let is_usual = image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) == 0
-        && image.seg_count == 1
         && segment.length >= length
         && port
             .regions()

@@ -57,19 +57,20 @@ impl Request {
     #[inline(always)]
     pub(crate) fn usual(port: &Port, entry: Entry) -> Option<Request> {
         // SAFETY: a posted descriptor; faults are caught.
-        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) }.ok()?;
+        let image = unsafe { vipl_guard::load_descriptor_with(entry.descriptor().cast(), 1) }?;
         let (segment, length) = (image.first, image.length);
-        let is_usual = image.control & !(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE) == 0
-            && image.seg_count == 1
-            && segment.length == length
-            && length != 0
-            && u64::from(length) <= port.max_transfer();
         let (tag, bytes) = (port.ptag(), u64::from(length));
-        let usual = is_usual
+        // One branch for both.
+        let unusual = image.control & !(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE);
+        if u32::from(unusual) | (segment.length ^ length) != 0 {
+            return None;
+        }
+        // Not 0, which wraps, and no more than that.
+        let is_usual = bytes.wrapping_sub(1) < port.max_transfer()
             && port
                 .regions()
                 .is_local(segment.handle, segment.address, bytes, tag);
-        usual.then_some(Request {
+        is_usual.then_some(Request {
             operation: Operation::Send,
             length,
             immediate: image.immediate,

@@ -74,6 +74,10 @@ pub(crate) struct Sender {
     halted: bool,
     /// The head of the send queue is an RDMA Read whose data the peer sends.
     reading: bool,
+    /// There are `pieces`.
+    in_pieces: bool,
+    /// Immediate data travels without its flag, too.
+    carries: bool,
     pieces: Option<Pieces>,
     serving: Option<Box<Serving>>,
 
@@ -88,13 +92,15 @@ pub(crate) struct Sender {
 const _: () = assert!(size_of::<Peer>() - peer::HOT + offset_of!(Sender, outstanding) <= 2 * 64);
 
 impl Sender {
-    pub(crate) fn new(ring: OutRing) -> Sender {
+    pub(crate) fn new(ring: OutRing, port: &Port) -> Sender {
         Sender {
             outbox: Outbox::new(ring),
             peer_posted: 0,
             messages: 0,
             halted: false,
             reading: false,
+            in_pieces: false,
+            carries: port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0,
             pieces: None,
             serving: None,
             outstanding: VecDeque::new(),
@@ -107,6 +113,12 @@ impl Sender {
     #[inline(always)]
     pub(crate) fn is_halted(&self) -> bool {
         self.halted
+    }
+
+    /// Whether no message may go now: an error is outstanding, or the head of the queue travels in pieces.
+    #[inline(always)]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.halted | self.in_pieces
     }
 
     pub(crate) fn halt(&mut self) {
@@ -137,6 +149,7 @@ impl Sender {
     }
 
     pub(crate) fn set_pieces(&mut self, pieces: Option<Pieces>) {
+        self.in_pieces = pieces.is_some();
         self.pieces = pieces;
     }
 
@@ -254,9 +267,13 @@ impl Sender {
     /// Reserves payload for the next slot, if there is room.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, peer: &Peer, bytes: u32) -> Option<u32> {
-        if let Some(place) = self.outbox.reserve(bytes) {
-            return Some(place);
-        }
+        let place = self.outbox.reserve(bytes);
+        place.or_else(|| self.reserve_again(peer, bytes))
+    }
+
+    /// The same after it has failed.
+    #[cold]
+    fn reserve_again(&mut self, peer: &Peer, bytes: u32) -> Option<u32> {
         self.learn_consumed(peer);
         self.outbox.reserve(bytes)
     }
@@ -308,28 +325,37 @@ impl Sender {
     #[inline(always)]
     pub(crate) fn publish(&mut self, call: Call, slot: Announcement) {
         let peer = call.peer;
-        let carried = slot.flags & flag::IMMEDIATE != 0
-            || call.port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0;
-        let immediate = if carried { slot.immediate } else { 0 };
-        let slot = Announcement { immediate, ..slot };
+        let carried = (slot.flags & flag::IMMEDIATE != 0) | self.carries;
+        let slot = Announcement {
+            immediate: slot.immediate & u32::from(carried).wrapping_neg(),
+            ..slot
+        };
         let (posted, consumed) = (peer.posted(call.port), peer.consumed());
         if !self.receiver_is_idle(peer) {
-            let number = self.outbox.publish(slot, posted, consumed);
+            let number = self.sent();
+            self.outbox.publish(slot, posted, consumed);
             // Before the hints: setting the bit waits for every line that has been requested before it.
             peer.set_ready_bit();
             return self.ring().prefetch(number);
         }
         let is_frame = matches!(slot.op, op::INLINE | op::EAGER);
         // Behind an early wrap there is room for no more than this pass has had.
-        let wraps = is_frame && segment::may_wrap(self.sent());
-        let flags = slot.flags | if wraps { flag::WRAP } else { 0 };
-        let number = self
+        let wrap = if is_frame && segment::is_past_early(self.sent()) {
+            segment::wrap_flag(self.sent())
+        } else {
+            0
+        };
+        let flags = slot.flags | wrap;
+        let line = self
             .outbox
             .publish(Announcement { flags, ..slot }, posted, consumed);
+        if wrap != 0 {
+            self.outbox.wrap();
+        }
         peer.set_ready_bit();
         let bytes = if slot.op == op::EAGER { slot.length } else { 0 };
         let next = self.outbox.next_payload();
-        self.ring().push(number, slot.payload, bytes, next);
+        self.ring().push(line, slot.payload, bytes, next);
     }
 
     /// Counts a message, which used a receive descriptor of the peer.
@@ -431,7 +457,8 @@ impl Sender {
     #[cold]
     pub(crate) fn local_error(&mut self, call: Call, status: u32) -> Result<Step, Ending> {
         let reliable = call.port.is_reliable();
-        let begun = self.pieces.take().filter(|pieces| pieces.offset > 0);
+        let begun = self.pieces.filter(|pieces| pieces.offset > 0);
+        self.set_pieces(None);
         if let (Some(begun), false) = (begun, reliable) {
             self.abort_pieces(call, status, begun);
         }

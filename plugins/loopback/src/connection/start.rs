@@ -14,15 +14,15 @@ use crate::send::{self, Step};
 use crate::transfer::{eager, fetch, inline, pieces, read, write};
 
 impl Connection {
-    /// Sends a single-frame message of one segment, if nothing is in its way; the caller completes it. False: nothing has been
-    /// done, and `start` begins anew.
+    /// Sends a single-frame message of one segment, if nothing is in its way, and nothing that travels in pieces is at the head
+    /// of the queue; the caller completes it. False: nothing has been done, and `start` begins anew.
     #[inline(always)]
     pub(super) fn start_frame(&mut self, nic: &LoopbackNic, port: &Port, entry: Entry) -> bool {
         let (call, sender) = (call!(self, port), &mut self.sender);
         let Some(request) = Request::usual(port, entry) else {
             return false;
         };
-        if sender.pieces().is_some() || !sender.is_open(call.peer) {
+        if !sender.is_open(call.peer) {
             return false;
         }
         let started = match request.frame_method(nic) {
