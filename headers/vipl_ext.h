@@ -51,6 +51,23 @@ VIP_ULONG vipl_status_text(VIP_UINT32 Status,
                            VIP_CHAR *Buffer,
                            VIP_ULONG Length);
 
+/* Allocates memory that peers on this host reach fastest by RDMA: zeroed, whole pages, `Length` bytes or more.
+ *
+ * It is registered by VipRegisterMem like any other memory, wholly or in parts, with any NIC handles. Over `loopback`, peers
+ * then map what their RDMA is permitted to access, so that RDMA is a store and no system call; to other devices it is ordinary
+ * memory. It belongs to the process and is taken from the system at once. A child made by `fork` does not have it: an access there
+ * ends the child.
+ * VIP_INVALID_PARAMETER: `Address` is NULL, or `Length` is 0; VIP_ERROR_RESOURCE: there is not as much memory.
+ * Any thread, also before VipOpenNic. */
+VIP_RETURN vipl_alloc(VIP_ULONG Length,
+                      VIP_PVOID *Address);
+
+/* Frees what vipl_alloc has allocated. NULL is nothing to free.
+ *
+ * VIP_ERROR_RESOURCE: a part of it is registered; nothing is freed. VIP_INVALID_PARAMETER: no such address, or it is free
+ * already, or belongs to the parent of this process. Any thread. */
+VIP_RETURN vipl_free(VIP_PVOID Address);
+
 #ifdef __cplusplus
 }
 #endif

@@ -274,6 +274,21 @@ typedef struct vipl_guard_entry {
   int32_t fixup;
 } vipl_guard_entry;
 
+/* Where memory of `vipl_alloc` lies in the memory file of this process. No part of the file is used twice, and the file never
+ * shrinks (`F_SEAL_SHRINK`). */
+typedef struct vipl_memory {
+  /* `sizeof(vipl_memory)` as the plug-in knows it, set by the plug-in before the call. */
+  size_t size;
+  /* Descriptor of the file, which stays the host's. */
+  int fd;
+  /* 0. */
+  uint32_t reserved;
+  /* Its inode number: whether a descriptor refers to it. */
+  uint64_t inode;
+  /* Where the first byte of the range lies in it. */
+  uint64_t offset;
+} vipl_memory;
+
 /* What the library does for a plug-in. */
 typedef struct vipl_host {
   /* `sizeof(vipl_host)` as the host knows it. */
@@ -378,6 +393,10 @@ typedef struct vipl_host {
   /* Reads the data segment with this number, below `segment_count`, again: the application may have changed it since
    * it was checked. False: its address is bad. */
   bool (*segment)(const vipl_request *request, uint32_t number, VIP_DATA_SEGMENT *out);
+  /* Where a range of memory lies in this process's memory file, so that peers on this host can map it:
+   * `VIPL_E_INVALID` unless it is all inside memory of one `vipl_alloc` that is in the file, which it is in while a region there is
+   * registered. `out->size` is the plug-in's; the host writes no further. Any thread. */
+  int (*memory)(uint64_t base, uint64_t bytes, vipl_memory *out);
 } vipl_host;
 
 /* Description of a device, filled by `nic_open`. */

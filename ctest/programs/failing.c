@@ -312,7 +312,20 @@ static void one(const char *what)
         code = VipRegisterMem(nic, hole, 8192, &rights, &got);
     } else if (strcmp(what, "region") == 0)
         code = VipDeregisterMem(nic, m, region + 1);
-    else if (strcmp(what, "state") == 0)
+    else if (strcmp(what, "free-region") == 0) {
+        VIP_PVOID memory;
+
+        MUST(vipl_alloc(4096, &memory));
+        MUST(VipRegisterMem(nic, memory, 4096, &rights, &got));
+        code = vipl_free(memory);
+        MUST(VipDeregisterMem(nic, memory, got));
+    } else if (strcmp(what, "free-stranger") == 0)
+        code = vipl_free(m);
+    else if (strncmp(what, "alloc-", 6) == 0) {
+        VIP_PVOID memory;
+
+        code = vipl_alloc(strcmp(what, "alloc-all") == 0 ? ~(VIP_ULONG)0 / 4 : 0, &memory);
+    } else if (strcmp(what, "state") == 0)
         code = VipConnectPeerDone(vi, &attributes);
     else if (strcmp(what, "level") == 0) {
         attributes.ReliabilityLevel = 7;

@@ -108,6 +108,22 @@ fn a_failing_call_leaves_one_line() {
         "warn",
         &["VipDeregisterMem", "names no region of this NIC handle"],
     );
+    one_line(
+        "free-region",
+        "warn",
+        &["vipl_free: 1 regions have memory of 0x", "it is not freed"],
+    );
+    one_line(
+        "free-stranger",
+        "warn",
+        &["vipl_free: 0x", "is no address that vipl_alloc gave"],
+    );
+    one_line(
+        "alloc-nothing",
+        "warn",
+        &["vipl_alloc: 0 bytes cannot be allocated"],
+    );
+    one_line("alloc-all", "warn", &["vipl_alloc: there are no"]);
     one_line("state", "warn", &["VIP_INVALID_STATE", "the VI is Idle"]);
     one_line(
         "level",

@@ -1,11 +1,11 @@
-//! Extensions of this implementation, declared in `vipl_ext.h`: the library's state as JSON, and descriptions
-//! of its codes.
+//! Extensions of this implementation, declared in `vipl_ext.h`: memory, the library's state as JSON, and
+//! descriptions of its codes.
 
 use std::ffi::{CStr, c_int};
 
 use vipl_abi::*;
 
-use crate::edge::{call, entry, put, required};
+use crate::edge::{call, entry, put, release, required};
 
 /// Describes the library's state about a topic, as one NUL-terminated JSON document.
 ///
@@ -96,4 +96,37 @@ pub unsafe extern "C-unwind" fn vipl_status_text(
         }
     }
     text.len() as VIP_ULONG + 1
+}
+
+/// Allocates memory that peers on this host reach fastest by RDMA: zeroed, whole pages, `Length` bytes or more.
+///
+/// It is registered by VipRegisterMem like any other memory, wholly or in parts, with any NIC handles. Over `loopback`, peers
+/// then map what their RDMA is permitted to access, so that RDMA is a store and no system call; to other devices it is ordinary
+/// memory. It belongs to the process and is taken from the system at once. A child made by `fork` does not have it: an access there
+/// ends the child.
+/// VIP_INVALID_PARAMETER: `Address` is NULL, or `Length` is 0; VIP_ERROR_RESOURCE: there is not as much memory.
+/// Any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vipl_alloc(
+    Length: VIP_ULONG,
+    Address: *mut VIP_PVOID,
+) -> VIP_RETURN {
+    entry(call!(vipl_alloc, Length; Address), move || {
+        let out = required(Address)?;
+        let address = vipl_core::memory::allocate(Length)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, address) };
+        Ok(())
+    })
+}
+
+/// Frees what vipl_alloc has allocated. NULL is nothing to free.
+///
+/// VIP_ERROR_RESOURCE: a part of it is registered; nothing is freed. VIP_INVALID_PARAMETER: no such address, or it is free
+/// already, or belongs to the parent of this process. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vipl_free(Address: VIP_PVOID) -> VIP_RETURN {
+    release(call!(vipl_free, Address;), move || {
+        vipl_core::memory::free(Address)
+    })
 }

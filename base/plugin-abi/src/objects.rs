@@ -230,6 +230,23 @@ pub struct vipl_link {
     pub id: u64,
 }
 
+/// Where memory of `vipl_alloc` lies in the memory file of this process. No part of the file is used twice, and the file never
+/// shrinks (`F_SEAL_SHRINK`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_memory {
+    /// `sizeof(vipl_memory)` as the plug-in knows it, set by the plug-in before the call.
+    pub size: usize,
+    /// Descriptor of the file, which stays the host's.
+    pub fd: c_int,
+    /// 0.
+    pub reserved: u32,
+    /// Its inode number: whether a descriptor refers to it.
+    pub inode: u64,
+    /// Where the first byte of the range lies in it.
+    pub offset: u64,
+}
+
 /// Description of a device, filled by `nic_open`.
 #[repr(C)]
 #[derive(Clone, Copy)]

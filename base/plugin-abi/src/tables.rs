@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use vipl_abi::{VIP_DATA_SEGMENT, VIP_DESCRIPTOR};
 
 use crate::{
-    vipl_connection, vipl_guard_entry, vipl_link, vipl_nic, vipl_nic_info, vipl_queue,
+    vipl_connection, vipl_guard_entry, vipl_link, vipl_memory, vipl_nic, vipl_nic_info, vipl_queue,
     vipl_request, vipl_vi,
 };
 
@@ -143,6 +143,10 @@ pub struct vipl_host {
         number: u32,
         out: *mut VIP_DATA_SEGMENT,
     ) -> bool,
+    /// Where a range of memory lies in this process's memory file, so that peers on this host can map it:
+    /// `VIPL_E_INVALID` unless it is all inside memory of one `vipl_alloc` that is in the file, which it is in while a region there is
+    /// registered. `out->size` is the plug-in's; the host writes no further. Any thread.
+    pub memory: unsafe extern "C" fn(base: u64, bytes: u64, out: *mut vipl_memory) -> c_int,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

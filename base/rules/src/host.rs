@@ -275,6 +275,23 @@ impl Host {
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, pid))
     }
 
+    /// Where a range of this process's memory lies in its memory file, see `vipl_host.memory`. `None`: it is other memory.
+    pub fn memory(self, base: u64, bytes: u64) -> Option<vipl_memory> {
+        if self.0.size <= std::mem::offset_of!(vipl_host, memory) {
+            return None;
+        }
+        let mut found = vipl_memory {
+            size: size_of::<vipl_memory>(),
+            fd: -1,
+            reserved: 0,
+            inode: 0,
+            offset: 0,
+        };
+        // SAFETY: room of the stated size.
+        let status = unsafe { (self.0.memory)(base, bytes, &raw mut found) };
+        (status == VIPL_OK).then_some(found)
+    }
+
     /// Monotonic time in nanoseconds.
     pub fn now_ns(self) -> u64 {
         // SAFETY: no arguments.

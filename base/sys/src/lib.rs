@@ -18,6 +18,7 @@
 //! | [`idle`] | whether a thread that polls yields or sleeps |
 //! | [`left`] | whether the application has a thread left |
 //! | [`membarrier`] | fences that one thread executes for all others |
+//! | [`memory_file`] | memory that other processes may map |
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
 //! | [`random`] | pseudo-random numbers from a seed |
@@ -46,6 +47,7 @@ pub mod futex;
 pub mod idle;
 pub mod left;
 pub mod membarrier;
+pub mod memory_file;
 pub mod mutex;
 pub mod process_vm;
 pub mod random;

@@ -35,18 +35,29 @@ pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of the kernel.
 pub fn create_for_readers(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
+    let fd = memfd(name)?;
+    fd::set_size(fd.as_fd(), bytes)?;
+    seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(fd)
+}
+
+/// An empty memfd that can grow ([`fd::set_size`]), but not shrink or be sealed any further.
+pub(crate) fn create_growing(name: &CStr) -> io::Result<OwnedFd> {
+    let fd = memfd(name)?;
+    seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL)?;
+    Ok(fd)
+}
+
+fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     let memfd = |flags| {
         // SAFETY: a system call; the descriptor is new and has no other owner.
         unsafe { made(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags)) }
     };
     // Some systems only permit memory files without execute permission; kernels before 6.3 lack the flag.
-    let fd = match memfd(libc::MFD_NOEXEC_SEAL | libc::MFD_ALLOW_SEALING) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd(libc::MFD_ALLOW_SEALING)?,
-        other => other?,
-    };
-    fd::set_size(fd.as_fd(), bytes)?;
-    seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
-    Ok(fd)
+    match memfd(libc::MFD_NOEXEC_SEAL | libc::MFD_ALLOW_SEALING) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd(libc::MFD_ALLOW_SEALING),
+        other => other,
+    }
 }
 
 fn seal(fd: &OwnedFd, seals: c_int) -> io::Result<()> {
@@ -71,6 +82,14 @@ impl Mapping {
     /// # Errors
     /// It is not, or the error of the kernel.
     pub fn open(fd: c_int, bytes: usize, writable: bool) -> io::Result<Mapping> {
+        Mapping::open_at(fd, 0, bytes, writable)
+    }
+
+    /// Maps a part of a memfd, which begins at a page.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_at(fd: c_int, offset: u64, bytes: usize, writable: bool) -> io::Result<Mapping> {
         // SAFETY: system calls; the structure is valid.
         unsafe {
             let seals = libc::fcntl(fd, libc::F_GET_SEALS);
@@ -81,7 +100,8 @@ impl Mapping {
             if libc::fstat64(fd, &raw mut status) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            if (status.st_size as u64) < bytes as u64 {
+            let end = offset.checked_add(bytes as u64);
+            if end.is_none_or(|end| (status.st_size as u64) < end) {
                 return Err(io::Error::other("a shared memory is too small"));
             }
             let protection = if writable {
@@ -95,7 +115,7 @@ impl Mapping {
                 protection,
                 libc::MAP_SHARED,
                 fd,
-                0,
+                offset as libc::off64_t,
             );
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());

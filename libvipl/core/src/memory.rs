@@ -3,16 +3,20 @@
 //! ```text
 //!   register (VipRegisterMem, VipDeregisterMem ...) ──▶ mapped, table ──┐
 //!   ptag (VipCreatePtag, VipDestroyPtag) ───────────▶ tags ─────────────┴── tables belong to a NIC
+//!   alloc (vipl_alloc, vipl_free), register ────────▶ allocated             belongs to the process
 //! ```
 //!
 //! Both tables of a NIC share one lock, because a region uses a tag, and most calls need both.
 
+mod alloc;
+pub(crate) mod allocated;
 mod mapped;
 pub mod ptag;
 mod register;
 pub(crate) mod table;
 mod tags;
 
+pub use alloc::{allocate, free};
 #[cfg(test)]
 pub(crate) use register::register_on;
 pub use register::{deregister, query, register, set_attributes};

@@ -17,6 +17,7 @@ use crate::agent::Agents;
 use crate::clock;
 use crate::counters::Counters;
 use crate::logger;
+use crate::memory::allocated::Allocated;
 use crate::object::table::Free;
 use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
@@ -31,6 +32,8 @@ pub(crate) struct Process {
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
     pub(crate) connections: Free,
+    /// Memory of `vipl_alloc`.
+    pub(crate) allocated: Allocated,
     /// Open NICs, to be notified of the end of the process.
     pub(crate) open: Mutex<Vec<Weak<dyn Ends>>>,
     /// Whether a VipOpenNic has begun to register the process for memory barriers.
@@ -136,6 +139,7 @@ pub(crate) fn get() -> &'static Process {
         vis: Free::new(seed),
         cqs: Free::new(seed),
         connections: Free::new(seed),
+        allocated: Allocated::default(),
         open: Mutex::default(),
         registering: AtomicBool::new(false),
         kept: Mutex::default(),

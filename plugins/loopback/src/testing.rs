@@ -108,6 +108,10 @@ unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
     VIPL_E_RESOURCE
 }
 
+unsafe extern "C" fn memory(_base: u64, _bytes: u64, _out: *mut vipl_memory) -> c_int {
+    VIPL_E_INVALID
+}
+
 unsafe extern "C" fn catastrophe(_nic: *const vipl_nic) {}
 
 unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u32) -> c_int {
@@ -127,6 +131,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     catastrophe,
     device,
     link_ask,
+    memory,
 };
 
 fn install_host() {

@@ -9,6 +9,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vipl_sys::memory_file::page_size;
+
 /// Maximum pages to read: more take longer than the system call.
 const READ_MAX: u64 = 4;
 
@@ -58,12 +60,6 @@ fn ask_system(start: u64, bytes: u64) -> bool {
     let found = unsafe { libc::syscall(libc::SYS_msync, start, bytes as usize, libc::MS_ASYNC) };
     // A sandbox may forbid the call. Then an unmapped range is detected when it is used.
     found == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
-}
-
-fn page_size() -> u64 {
-    static SIZE: crate::sync::OnceLock<u64> = crate::sync::OnceLock::new();
-    // SAFETY: no pointers.
-    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
 }
 
 #[cfg(test)]

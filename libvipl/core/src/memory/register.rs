@@ -104,6 +104,7 @@ pub(crate) fn register_on(
         );
         return Err(Error::Resource);
     }
+    let held = nic.process.allocated.hold(base..base + length);
     if !is_mapped(base, length) {
         log::warn!(
             target: "mem",
@@ -143,6 +144,7 @@ pub(crate) fn register_on(
         quiesce(nic);
         return Err(error);
     }
+    held.keep();
     log::debug!(
         target: "mem",
         "region {handle:#x} registered: {length} bytes at {base:#x}, {}{}{}",
@@ -200,17 +202,18 @@ pub fn deregister(
     handle: VIP_MEM_HANDLE,
 ) -> Result<(), Error> {
     let nic = nic::resolve(nic)?;
-    {
+    let base = address.addr() as u64;
+    let unknown = |why| no_region("VipDeregisterMem", address, handle, &why);
+    let bytes = {
         let mut memory = nic.memory.lock();
-        let tag = memory
-            .regions
-            .remove(handle, address.addr() as u64)
-            .map_err(|why| no_region("VipDeregisterMem", address, handle, &why))?;
+        let (_, bytes) = memory.regions.range(handle, base).map_err(unknown)?;
+        let tag = memory.regions.remove(handle, base).map_err(unknown)?;
         memory.ptags.release(tag);
         if nic.ops.region_remove.is_none() {
             memory.regions.free(handle);
         }
-    }
+        bytes
+    };
     quiesce(&nic);
     if let Some(region_remove) = nic.ops.region_remove {
         {
@@ -221,6 +224,7 @@ pub fn deregister(
         }
         nic.memory.lock().regions.free(handle);
     }
+    nic.process.allocated.release(base..base + bytes);
     log::debug!(target: "mem", "region {handle:#x} deregistered");
     Ok(())
 }

@@ -26,6 +26,7 @@ pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
     catastrophe,
     device,
     link_ask,
+    memory,
 };
 
 /// A plug-in's string.
@@ -156,4 +157,22 @@ unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) 
         }
         Err(status) => status,
     }
+}
+
+unsafe extern "C" fn memory(base: u64, bytes: u64, out: *mut vipl_memory) -> c_int {
+    let Some(place) = process::get().allocated.place(base, bytes) else {
+        return VIPL_E_INVALID;
+    };
+    let found = vipl_memory {
+        // SAFETY: a plug-in's structure, which begins with its size.
+        size: unsafe { (*out).size },
+        fd: place.fd,
+        reserved: 0,
+        inode: place.inode,
+        offset: place.offset,
+    };
+    let known = found.size.min(size_of::<vipl_memory>());
+    // SAFETY: room of the size that the plug-in states.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const found).cast::<u8>(), out.cast(), known) };
+    VIPL_OK
 }

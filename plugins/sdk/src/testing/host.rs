@@ -76,6 +76,7 @@ pub(super) fn table() -> &'static vipl_host {
         catastrophe,
         device,
         link_ask,
+        memory,
     };
     &HOST
 }
@@ -188,6 +189,10 @@ unsafe extern "C" fn link(_: *const c_char, _: *mut vipl_link) -> c_int {
 
 unsafe extern "C" fn link_ask(_: *const c_char) -> c_int {
     VIPL_E_RESOURCE
+}
+
+unsafe extern "C" fn memory(_base: u64, _bytes: u64, _out: *mut vipl_memory) -> c_int {
+    VIPL_E_INVALID
 }
 
 unsafe extern "C" fn device(_: *const c_char, _: *mut c_int, _: *mut u32) -> c_int {
