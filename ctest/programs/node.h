@@ -93,6 +93,36 @@ static inline void *map_pages(size_t bytes)
     return pages;
 }
 
+/* An extension, which another VIPL may not have. */
+VIP_RETURN vipl_alloc(VIP_ULONG bytes, VIP_PVOID *address) __attribute__((weak));
+VIP_RETURN vipl_free(VIP_PVOID address) __attribute__((weak));
+
+/* With CTEST_MEMORY=library tests have their memory from vipl_alloc. */
+static inline int library_memory(void)
+{
+    const char *memory = getenv("CTEST_MEMORY");
+
+    return memory != NULL && strcmp(memory, "library") == 0;
+}
+
+static inline unsigned char *get_memory(size_t bytes)
+{
+    VIP_PVOID memory = NULL;
+
+    if (!library_memory())
+        return (unsigned char *)map_pages(bytes);
+    MUST(vipl_alloc(bytes, &memory));
+    return (unsigned char *)memory;
+}
+
+static inline void give_back(unsigned char *memory, size_t bytes)
+{
+    if (library_memory())
+        MUST(vipl_free(memory));
+    else
+        CHECK_EQ(munmap(memory, bytes), 0, "munmap");
+}
+
 /* Opens a device, makes a tag, registers `bytes` of memory. */
 static inline void open_node(struct node *node, const char *device, size_t bytes)
 {
@@ -103,7 +133,7 @@ static inline void open_node(struct node *node, const char *device, size_t bytes
     MUST(VipQueryNic(node->nic, &node->attributes));
     MUST(VipErrorCallback(node->nic, &node->errors, note_error));
     MUST(VipCreatePtag(node->nic, &node->ptag));
-    node->memory = (unsigned char *)map_pages(bytes);
+    node->memory = get_memory(bytes);
     node->bytes = bytes;
     node->handle = register_range(node, node->memory, bytes);
 }
@@ -113,7 +143,7 @@ static inline void close_node(struct node *node)
     MUST(VipDeregisterMem(node->nic, node->memory, node->handle));
     MUST(VipDestroyPtag(node->nic, node->ptag));
     MUST(VipCloseNic(node->nic));
-    munmap(node->memory, node->bytes);
+    give_back(node->memory, node->bytes);
 }
 
 /* Zeroed room in the node's region, aligned to 64 bytes; given back by `node->used = mark` only. */

@@ -171,7 +171,7 @@ static void regions(struct world *w)
     if (bytes > w->node.attributes.MaxTransferSize)
         bytes = w->node.attributes.MaxTransferSize;
     if (w->side->number == 0) {
-        memory = (unsigned char *)map_pages(WRITERS * bytes);
+        memory = get_memory(WRITERS * bytes);
         handle = register_range(&w->node, memory, WRITERS * bytes);
         for (i = 0; i < WRITERS; i++)
             more[i] = register_range(&w->node, memory, bytes);
@@ -224,7 +224,7 @@ static void regions(struct world *w)
     for (i = 0; i < WRITERS; i++)
         end_vi(writer[i].vi);
     if (w->side->number == 0)
-        munmap(memory, WRITERS * bytes);
+        give_back(memory, WRITERS * bytes);
     meet(w->side);
 }
 

@@ -48,7 +48,7 @@ struct Inbound {
 }
 
 // With pointers of 32 bits the lines begin elsewhere, and are fewer.
-const _: () = assert!(cfg!(target_pointer_width = "32") || peer::HOT == 64);
+const _: () = assert!(cfg!(target_pointer_width = "32") || peer::HOT == 128);
 const _: () = assert!(offset_of!(Connection, peer) == 0);
 const _: () = assert!(offset_of!(Inbound, shared) < 64);
 

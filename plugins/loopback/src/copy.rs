@@ -21,7 +21,7 @@ use crate::nic;
 use crate::peer::{Peer, Reach};
 use crate::segment::WIDE;
 pub(crate) use vector::portion;
-use vector::{Cursor, copy_across, copy_range, copy_within, with_whole_flag};
+use vector::{Cursor, MAPPED_STEP, copy_across, copy_range, copy_within, with_whole_flag};
 
 /// How long the end of a connection waits for a peer that is copying (spec §3.12).
 const COPY_TIME_MAX: Duration = Duration::from_secs(1);
@@ -196,10 +196,21 @@ fn copy_once(
         } else if !permitted() {
             Err(CopyError::Fault)
         } else {
-            match peer.reach() {
-                Reach::Same => copy_within(way, &mut local, &mut remote),
-                Reach::Process(pid) => copy_across(pid, way, &mut local, &mut remote),
-                Reach::Unknown | Reach::None => Err(CopyError::Gone),
+            let is_open = || peer.side().closed.load(Ordering::Relaxed) == 0;
+            let (local, remote) = (&mut local, &mut remote);
+            match (peer.reach(), remote.only()) {
+                (Reach::Same, _) => copy_within(way, local, remote, 0, is_open),
+                (Reach::Process(pid), range) => {
+                    match range.and_then(|range| shift(peer, way, range)) {
+                        Some(shift) => {
+                            copy_within(way, local, remote, shift, is_open).inspect(|bytes| {
+                                nic::count(nic::counters().mapped_bytes, *bytes);
+                            })
+                        }
+                        None => copy_across(pid, way, local, remote),
+                    }
+                }
+                (Reach::Unknown | Reach::None, _) => Err(CopyError::Gone),
             }
         };
         end(peer);
@@ -215,8 +226,14 @@ fn copy_once(
     }
 }
 
-/// Writes one range of this process to one of the peer's in one system call, by the rules of `copy_part`. False: it was not
-/// permitted, the peer has closed, or not all of it is written.
+/// How far a range of the peer's memory is from where it is mapped here, if it is; see [`Peer::mapped`].
+fn shift(peer: &Peer, way: Way, range: &Segment) -> Option<u64> {
+    let at = peer.mapped(way, range)?.expose_provenance() as u64;
+    Some(at.wrapping_sub(range.address))
+}
+
+/// Writes one range of this process to one of the peer's, where that is mapped or in one system call, by the rules of `copy_part`.
+/// False: it was not permitted, the peer has closed, or not all of it is written.
 #[inline(always)]
 pub(crate) fn write_single(peer: &Peer, pid: i32, from: &Segment, to: &Segment) -> bool {
     let (handle, address, bytes) = (to.handle, to.address, u64::from(to.length));
@@ -225,9 +242,34 @@ pub(crate) fn write_single(peer: &Peer, pid: i32, from: &Segment, to: &Segment) 
         && peer
             .table()
             .is_remote(handle, address, bytes, peer.tag(), VIPL_REGION_RDMA_WRITE)
-        && copy_range(pid, Way::Write, from.address, address, bytes).is_ok();
+        && match peer.mapped(Way::Write, to) {
+            Some(at) => store(peer, at, from.address, bytes),
+            None => copy_range(pid, Way::Write, from.address, address, bytes).is_ok(),
+        };
     end(peer);
     copied && is_still_open(peer)
+}
+
+/// Copies into mapped memory. False: the peer has closed, or this side's memory is not accessible.
+#[inline(always)]
+fn store(peer: &Peer, to: *mut u8, from: u64, bytes: u64) -> bool {
+    let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+    let mut done = 0;
+    while done < bytes {
+        let step = portion(bytes - done, MAPPED_STEP);
+        let (to, from) = (
+            to.wrapping_add(done as usize),
+            from.wrapping_add(done as usize),
+        );
+        // SAFETY: mapped memory of the peer's; memory of the program; faults are caught.
+        let copied = unsafe { vipl_guard::copy_watched(to, from, step as usize) };
+        done += step;
+        if copied.is_err() || done < bytes && peer.side().closed.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+    }
+    nic::count(nic::counters().mapped_bytes, bytes);
+    true
 }
 
 /// Whether the peer had not closed when a copy ended: it may have used its memory for something else already.

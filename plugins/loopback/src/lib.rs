@@ -3,7 +3,7 @@
 //! Each connection has one segment with a ring of slots per direction. A small message travels in the slot that announces
 //! it, a larger one in the ring's payload area; the receiver copies it out. A large message is only announced, and the
 //! receiver fetches it from the sender's memory in one copy, or it travels through the payload area in pieces, whichever is
-//! measured to be faster. RDMA is one copy by the initiator. Where the kernel does not let one process access
+//! measured to be faster. RDMA is one copy by the initiator: a store where the target's memory is from `vipl_alloc`. Where the kernel does not let one process access
 //! another's memory, all data goes through the ring.
 //!
 //! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that a peer writes is
@@ -30,6 +30,7 @@
 //! | `buffers` | lists of data segments, copies out of them and into them |
 //! | `ending` | why and how a connection ends |
 //! | `nic`, `shared` | one opening: attributes, the NICs of its peers; the bell, ready bits and regions that peers map |
+//! | `window` | memory of `vipl_alloc` that peers map |
 //! | `watch` | the thread that makes progress while the program does not |
 //! | `prefetch`, `ticks` | cache hints; a cheap clock |
 
@@ -58,6 +59,7 @@ mod ticks;
 mod transfer;
 mod vi;
 mod watch;
+mod window;
 
 /// Atomics, which the models of `ctest/loom` replace.
 mod sync {
@@ -112,4 +114,4 @@ impl Provider for Loopback {
     }
 }
 
-vipl_plugin_sdk::plugin!(Loopback: Ready, Sleep, OwnTable);
+vipl_plugin_sdk::plugin!(Loopback: Ready, Sleep, OwnTable, Regions);

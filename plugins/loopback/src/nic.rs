@@ -30,6 +30,8 @@ pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_
 pub(crate) struct Counters {
     /// Bytes copied directly from process to process.
     pub(crate) single_copy_bytes: &'static AtomicU64,
+    /// Those of them that were copied to or from memory of a peer that is mapped here.
+    pub(crate) mapped_bytes: &'static AtomicU64,
     /// Bytes of a peer's copies that this side made as helper.
     pub(crate) helped_copy_bytes: &'static AtomicU64,
     /// Bytes of large messages and RDMA that travelled through the ring.
@@ -46,6 +48,7 @@ pub(crate) fn counters() -> &'static Counters {
         let counter = |name| Host::get().counter(NAME, name);
         Counters {
             single_copy_bytes: counter(c"single_copy_bytes"),
+            mapped_bytes: counter(c"mapped_bytes"),
             helped_copy_bytes: counter(c"helped_copy_bytes"),
             ring_copy_bytes: counter(c"ring_copy_bytes"),
             single_copy_refused: counter(c"single_copy_refused"),

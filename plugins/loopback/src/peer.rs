@@ -1,15 +1,17 @@
 //! The peer of a connection: what it publishes, what this side publishes to it, and how it is woken.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::vipl_connection;
 use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::mutex::Mutex;
+use vipl_sys::process_vm::Way;
 use vipl_sys::shm::Mapping;
 use vipl_sys::wrap;
 
@@ -18,6 +20,7 @@ use crate::nic::LoopbackNic;
 use crate::segment::{LAYOUT, Side, WIDE, Words};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
+use crate::window::Window;
 
 /// How this side accesses the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +60,10 @@ pub(crate) struct Peer {
     dead: Cell<bool>,
     /// The peer's copy that did not end in time and cost the connection.
     abandoned: Cell<Option<u32>>,
+    /// What was last used of the peer's mapped memory, for reading and for writing.
+    recent: [RefCell<Option<Arc<Window>>>; 2],
     /// The fields behind it begin a cache line.
-    cold: [u8; 8],
+    cold: [u8; COLD],
 
     words: Words,
     nic: Arc<SharedNic>,
@@ -74,6 +79,9 @@ pub(crate) struct Peer {
     reception: bool,
     fences: bool,
 }
+
+/// Bytes that fill a line.
+const COLD: usize = 40;
 
 /// Where the fields begin that every message touches.
 pub(crate) const HOT: usize = offset_of!(Peer, words);
@@ -98,7 +106,8 @@ impl Peer {
             single_copy: nic.single_copy(),
             dead: Cell::new(false),
             abandoned: Cell::new(None),
-            cold: [0; 8],
+            recent: [const { RefCell::new(None) }; 2],
+            cold: [0; COLD],
             words,
             nic: shared,
             index: connection.peer_vi,
@@ -186,6 +195,43 @@ impl Peer {
     /// Whether data may go directly from process to process.
     pub(crate) fn single_copy(&self) -> bool {
         self.single_copy
+    }
+
+    /// Where a range of the peer's memory is mapped here, if it is. Asked while `copying` is odd, and after the peer's table has
+    /// permitted a copy this way.
+    #[inline(always)]
+    pub(crate) fn mapped(&self, way: Way, range: &Segment) -> Option<*mut u8> {
+        let shift = self.nic.places()?.shift(range.handle)?;
+        let (place, bytes) = (range.address.wrapping_add(shift), range.length.into());
+        let recent = self.recent[usize::from(way == Way::Write)].borrow();
+        let at = recent.as_ref().and_then(|window| window.at(place, bytes));
+        drop(recent);
+        at.or_else(|| self.map(way, range, shift))
+    }
+
+    /// Whether this region of the peer lies in its memory file.
+    pub(crate) fn may_map(&self, handle: u32) -> bool {
+        let places = self.nic.places();
+        places.is_some_and(|places| places.shift(handle).is_some())
+    }
+
+    /// Maps the region around a range, or finds it mapped.
+    #[cold]
+    fn map(&self, way: Way, range: &Segment, shift: u64) -> Option<*mut u8> {
+        let Reach::Process(thread) = self.reach() else {
+            return None;
+        };
+        let regions = self.nic.regions();
+        let region = &regions[range.handle as usize & (regions.len() - 1)];
+        let [start, end] = [&region.base, &region.end]
+            .map(|address| address.load(Ordering::Relaxed).wrapping_add(shift));
+        let places = self.nic.places()?;
+        let windows = self.nic.windows();
+        let window = windows.get(thread, way, places, range.handle, start..end)?;
+        let place = range.address.wrapping_add(shift);
+        let at = window.at(place, range.length.into());
+        *self.recent[usize::from(way == Way::Write)].borrow_mut() = Some(window);
+        at
     }
 
     /// Its process.

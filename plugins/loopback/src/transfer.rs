@@ -55,7 +55,7 @@ fn rdma(
     ] = remote;
     let (table, tag, bytes) = (peer.table(), peer.tag(), u64::from(length));
     let permitted = || enabled && table.is_remote(handle, address, bytes, tag, flag);
-    if length >= RDMA_MIN {
+    if length >= RDMA_MIN && !peer.may_map(handle) {
         let offer = Offer {
             of: Of::Rdma(length),
             way,

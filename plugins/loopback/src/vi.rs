@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{vipl_connection, vipl_region};
-use vipl_plugin_sdk::{Nic, OwnTable, Port, Ready, Sleep, Status, Vi};
+use vipl_plugin_sdk::{Host, Nic, OwnTable, Port, Ready, Regions, Sleep, Status, Vi};
 
 use crate::connection::Connection;
 use crate::nic::LoopbackNic;
@@ -25,6 +25,23 @@ impl Nic for LoopbackNic {
 impl OwnTable for LoopbackNic {
     fn table(&self) -> &[vipl_region] {
         self.shared().regions()
+    }
+}
+
+impl Regions for LoopbackNic {
+    fn region_add(&self, handle: u32, base: u64, bytes: u64, _access: u64) -> Result<(), Status> {
+        if let Some(places) = self.shared().places()
+            && let Some(memory) = Host::get().memory(base, bytes)
+        {
+            places.publish(handle, base, &memory);
+        }
+        Ok(())
+    }
+
+    fn region_remove(&self, handle: u32) {
+        if let Some(places) = self.shared().places() {
+            places.withdraw(handle);
+        }
     }
 }
 

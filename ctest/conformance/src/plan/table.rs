@@ -7,6 +7,8 @@ use super::{
 use crate::provider::{DISCOVERY, NO_READ, RD, READ, U, VINIC, WRITE};
 
 const LARGE: &[(&str, &str)] = &[("VIPL_MAX_TRANSFER_SIZE", "4194304")];
+/// Memory of `vipl_alloc`, which peers on loopback map.
+const LIBRARY: &[(&str, &str)] = &[("CTEST_MEMORY", "library")];
 const FEW: &[(&str, &str)] = &[("VIPL_MAX_REGISTER_BYTES", "4194304")];
 
 /// Programs.
@@ -68,6 +70,32 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     .floods()
     .allow(&["were still using memory"])
     .all_ways(),
+    &sides("rdma", STRICT, RDMA)
+        .at(LEVELS)
+        .needs(WRITE)
+        .two_only()
+        .env("library-memory", LIBRARY),
+    &sides("errors", STRICT, ERRORS)
+        .at(LEVELS)
+        .two_only()
+        .env("library-memory", LIBRARY),
+    &sides(
+        "stopped",
+        STRICT,
+        &[ids("DISC-01..02 DISC-05 POST-11 WAIT-05")],
+    )
+    .at(LEVELS)
+    .two_only()
+    .floods()
+    .allow(&["were still using memory"])
+    .env("library-memory", LIBRARY),
+    &alone("kill", STRICT, &[ids("DISC-11 ERR-08")])
+        .at(LEVELS)
+        .arguments("", &["1998"])
+        .env("library-memory", LIBRARY),
+    &sides("allocated", BOTH, &[])
+        .needs(RD.and(WRITE))
+        .two_only(),
     &sides("memory", STRICT, &[ids("DERR-07 MEM-04 MEM-16 MEM-18..23")])
         .needs(U)
         .all_ways(),

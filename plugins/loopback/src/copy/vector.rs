@@ -9,6 +9,8 @@ use super::CopyError;
 
 /// Bytes of one system call, so that the end of a connection waits briefly.
 const CALL_BYTES_MAX: u64 = 512 << 10;
+/// Bytes of one step of a copy within this process, or to mapped memory.
+pub(super) const MAPPED_STEP: u64 = 16 << 10;
 /// Pieces of one system call.
 const PIECES_MAX: usize = 64;
 
@@ -51,6 +53,12 @@ impl<'a> Cursor<'a> {
             self.left -= bytes;
             return (bytes > 0).then_some((at, bytes));
         }
+    }
+
+    /// The segment that has all of the rest, whole. `None`: several have.
+    pub(super) fn only(&self) -> Option<&'a Segment> {
+        let first = self.segments.first()?;
+        self.is_one_range().then_some(first)
     }
 
     /// Whether the rest lies in one place.
@@ -138,25 +146,33 @@ fn nothing_left(local: &Cursor<'_>) -> Result<u64, CopyError> {
     }
 }
 
+/// Copies within this process, where remote addresses are `shift` from where they are mapped. The copy ends early if the connection
+/// `is_open` no longer: a thread that was stopped in the middle shall do no harm when it goes on.
 pub(super) fn copy_within(
     way: Way,
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
+    shift: u64,
+    is_open: impl Fn() -> bool,
 ) -> Result<u64, CopyError> {
     let Some((here, bytes)) = local.next(portion(local.left, CALL_BYTES_MAX)) else {
         return nothing_left(local);
     };
     let mut done = 0;
     while done < bytes {
-        let (there, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
+        if !is_open() {
+            return Err(CopyError::Closed);
+        }
+        let step = portion(bytes - done, MAPPED_STEP);
+        let (there, piece) = remote.next(step).ok_or(CopyError::Fault)?;
         let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-        let (here, there) = (pointer(here + done), pointer(there));
+        let (here, there) = (pointer(here + done), pointer(there.wrapping_add(shift)));
         let (to, from) = if way == Way::Read {
             (here, there)
         } else {
             (there, here)
         };
-        // SAFETY: program memory of this process; faults are caught.
+        // SAFETY: program memory of this process, or mapped memory of the peer's; faults are caught.
         unsafe { vipl_guard::copy_watched(to, from, piece as usize) }
             .map_err(|_| CopyError::Fault)?;
         done += piece;
@@ -414,7 +430,7 @@ mod tests {
                     let bytes = if across {
                         copy_across(own, Way::Write, &mut here, &mut there)
                     } else {
-                        copy_within(Way::Write, &mut here, &mut there)
+                        copy_within(Way::Write, &mut here, &mut there, 0, || true)
                     };
                     assert!(bytes.expect("memory") > 0);
                 }
@@ -432,7 +448,7 @@ mod tests {
                     let own = std::process::id() as i32;
                     copy_across(own, Way::Write, &mut short, &mut there)
                 } else {
-                    copy_within(Way::Write, &mut short, &mut there)
+                    copy_within(Way::Write, &mut short, &mut there, 0, || true)
                 }
             };
             assert_eq!((step(), step()), (Ok(1), Err(CopyError::Fault)));
