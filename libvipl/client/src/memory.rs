@@ -5,6 +5,7 @@
 //! may write to it at any time, so it is never lent as a Rust slice, only copied from and to.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -92,14 +93,25 @@ impl Access {
     };
 }
 
-/// One registration, and the memory if it was mapped for it.
+/// Whose the memory of a registration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The program's.
+    Program,
+    /// Mapped for this registration.
+    Mapped,
+    /// Of `vipl_alloc`, for this registration.
+    Library,
+}
+
+/// One registration, and the memory if it is for it alone.
 #[derive(Debug)]
 pub(crate) struct Registration {
     ptag: Ptag,
     base: NonNull<u8>,
     length: usize,
     handle: VIP_MEM_HANDLE,
-    is_mapped: bool,
+    origin: Origin,
     has_ended: bool,
 }
 
@@ -109,22 +121,30 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Maps and registers memory: zeroed, at a page's beginning.
+    /// Maps and registers memory: zeroed, at a page's beginning. What is open to RDMA comes from `vipl_alloc`, if the library
+    /// has that.
     pub(crate) fn map(ptag: &Ptag, length: usize, access: Access) -> Result<Self> {
         let length = length.max(1).next_multiple_of(4096);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        let base = match NonNull::new(base.cast::<u8>()) {
-            Some(address) if base != libc::MAP_FAILED => address,
-            _ => return Err(Error::Memory(std::io::Error::last_os_error())),
+        let allocate = ptag.nic().functions().vipl_alloc;
+        let (base, origin) = match allocate.filter(|_| access != Access::NONE) {
+            Some(allocate) => {
+                let mut base = std::ptr::null_mut();
+                // SAFETY: room for the address.
+                let code = unsafe { allocate(length as VIP_ULONG, &raw mut base) };
+                check("vipl_alloc", code)
+                    .map_err(|error| error.context(format!("{length} bytes")))?;
+                (base, Origin::Library)
+            }
+            None => (map_private(length)?, Origin::Mapped),
+        };
+        let Some(base) = NonNull::new(base.cast::<u8>()) else {
+            return Err(Error::Memory(std::io::ErrorKind::OutOfMemory.into()));
         };
         // SAFETY: just mapped; no other code knows it.
-        let registered = unsafe { Self::new(ptag, base, length, access, true) };
+        let registered = unsafe { Self::new(ptag, base, length, access, origin) };
         if registered.is_err() {
-            // SAFETY: mapped above, and not used.
-            unsafe { libc::munmap(base.as_ptr().cast(), length) };
+            // SAFETY: as above, and not used.
+            unsafe { give_back(ptag, base, length, origin) };
         }
         registered
     }
@@ -139,7 +159,7 @@ impl Registration {
         base: NonNull<u8>,
         length: usize,
         access: Access,
-        is_mapped: bool,
+        origin: Origin,
     ) -> Result<Self> {
         let mut attributes = VIP_MEM_ATTRIBUTES {
             Ptag: ptag.handle(),
@@ -163,7 +183,7 @@ impl Registration {
             base,
             length,
             handle,
-            is_mapped,
+            origin,
             has_ended: false,
         })
     }
@@ -176,14 +196,12 @@ impl Registration {
         self.handle
     }
 
-    /// Ends the registration, and unmaps the memory if it was mapped for it. If the library keeps the registration, as in a
+    /// Ends the registration, and gives the memory back if it is for it alone. If the library keeps the registration, as in a
     /// forked child, the memory stays mapped.
     fn deregister(&mut self) -> Result<()> {
         self.end()?;
-        if self.is_mapped {
-            // SAFETY: mapped by `map`, and not used any more.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
-        }
+        // SAFETY: not used any more.
+        unsafe { give_back(&self.ptag, self.base, self.length, self.origin) };
         Ok(())
     }
 
@@ -195,6 +213,37 @@ impl Registration {
         check("VipDeregisterMem", unsafe {
             (nic.functions().VipDeregisterMem)(nic.handle(), self.base.as_ptr().cast(), self.handle)
         })
+    }
+}
+
+/// Maps private memory, zeroed.
+fn map_private(length: usize) -> Result<*mut c_void> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(Error::Memory(std::io::Error::last_os_error()));
+    }
+    Ok(base)
+}
+
+/// Gives memory of [`Registration::map`] back.
+///
+/// # Safety
+/// Of this origin and length, and nobody uses it any more.
+unsafe fn give_back(ptag: &Ptag, base: NonNull<u8>, length: usize, origin: Origin) {
+    let address = base.as_ptr().cast::<c_void>();
+    match (origin, ptag.nic().functions().vipl_free) {
+        (Origin::Mapped, _) => {
+            // SAFETY: as asked of the caller.
+            unsafe { libc::munmap(address, length) };
+        }
+        (Origin::Library, Some(free)) => {
+            // SAFETY: as asked of the caller.
+            let _ = unsafe { free(address) };
+        }
+        (Origin::Library, None) | (Origin::Program, _) => {}
     }
 }
 
@@ -340,7 +389,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps and registers memory, zeroed; at least this many bytes.
+    /// Allocates and registers memory, zeroed; at least this many bytes. It is from `vipl_alloc`: to peers on this host RDMA is a
+    /// store. A forked child does not have it.
     ///
     /// # Errors
     /// The system has no memory, or the library refuses to register it:
@@ -364,7 +414,7 @@ impl Region {
         access: Access,
     ) -> Result<Self> {
         // SAFETY: by contract.
-        unsafe { Registration::new(ptag, base, length, access, false) }.map(Self::of)
+        unsafe { Registration::new(ptag, base, length, access, Origin::Program) }.map(Self::of)
     }
 
     /// Registers borrowed memory while `body` runs. It cannot be leaked: when this function returns, also by a

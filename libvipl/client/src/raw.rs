@@ -134,6 +134,8 @@ functions! {
         ) -> c_int;
         VipSetUserData(VIP_VI_HANDLE, VIP_PVOID);
         VipGetUserData(VIP_VI_HANDLE) -> VIP_PVOID;
+        vipl_alloc(VIP_ULONG, *mut VIP_PVOID) -> c_int;
+        vipl_free(VIP_PVOID) -> c_int;
         vipl_describe(*const c_char, *mut c_char, *mut c_ulong) -> c_int;
         vipl_may_yield(VIP_BOOLEAN) -> VIP_BOOLEAN;
     }
