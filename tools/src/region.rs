@@ -6,13 +6,15 @@
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
 
-use vipl_abi::{VIP_BOOLEAN, VIP_MEM_ATTRIBUTES, VIP_MEM_HANDLE, VIP_TRUE, VIP_ULONG};
+use vipl_abi::{VIP_BOOLEAN, VIP_MEM_ATTRIBUTES, VIP_MEM_HANDLE, VIP_RETURN, VIP_TRUE, VIP_ULONG};
 use vipl_client::{Access, Error as VipError, Reliability};
 
 use crate::nic::Nic;
-use crate::{Result, sys};
+use crate::options::MEMORY_VARIABLE;
+use crate::{Error, Result, sys};
 
 /// A piece of a region, as a data segment names it, and as the peer does.
 pub use vipl_client::Remote as Span;
@@ -48,6 +50,7 @@ impl Region {
         let length = length.next_multiple_of(4096);
         let base = match take_spare(length) {
             Some(base) => base,
+            None if from_library() => allocate(nic, length)?,
             None => sys::map(length, None)?,
         };
         let memory = Memory(base, length);
@@ -172,6 +175,26 @@ impl Region {
 #[repr(C, packed)]
 #[derive(Clone, Copy)]
 struct Packed(u64);
+
+/// Whether regions are memory of `vipl_alloc`.
+fn from_library() -> bool {
+    static FROM_LIBRARY: OnceLock<bool> = OnceLock::new();
+    *FROM_LIBRARY
+        .get_or_init(|| std::env::var_os(MEMORY_VARIABLE).is_some_and(|is| is == "library"))
+}
+
+fn allocate(nic: &Nic, length: usize) -> Result<NonNull<u8>> {
+    let allocate = nic.functions().vipl_alloc;
+    let allocate =
+        allocate.ok_or_else(|| Error::Usage("this VIPL has no vipl_alloc".to_owned()))?;
+    let mut base = std::ptr::null_mut();
+    // SAFETY: room for the address.
+    let code = unsafe { allocate(length as VIP_ULONG, &raw mut base) };
+    match NonNull::new(base.cast()) {
+        Some(base) if code == VIP_RETURN::VIP_SUCCESS as i32 => Ok(base),
+        _ => Err(Error::Usage(format!("vipl_alloc has no {length} bytes"))),
+    }
+}
 
 fn take_spare(length: usize) -> Option<NonNull<u8>> {
     SPARE.with_borrow_mut(|spare| {

@@ -70,6 +70,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 64)]
     pub(crate) window: usize,
 
+    /// Memory of the regions: of the program, or of vipl_alloc, which peers on this host map
+    #[arg(long, value_enum, default_value = "program")]
+    pub(crate) memory: Memory,
+
     /// Poll for completions (the default)
     #[arg(long, conflicts_with = "wait")]
     pub(crate) poll: bool,
@@ -164,6 +168,13 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     pub(crate) generate: Generate,
+}
+
+/// Whose memory regions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Memory {
+    Program,
+    Library,
 }
 
 /// The command line, understood.

@@ -43,7 +43,7 @@ use vipl_tools::{Error, Result, host, size, sys};
 
 use crate::bench::{Params, Plan};
 use crate::cable::Cable;
-use crate::cli::{Job, Options, conditions};
+use crate::cli::{Job, Memory, Options, conditions};
 use crate::machine::Session;
 use crate::output::Output;
 use crate::peers::Peers;
@@ -73,6 +73,9 @@ fn run(options: &Options) -> Result<()> {
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
+    if options.memory == Memory::Library {
+        options::use_library_memory();
+    }
     if let Some(member) = &options.member {
         return scale::member(member, host::library, &options.device, job.game(options));
     }
