@@ -44,14 +44,14 @@ static VIP_MEM_HANDLE register_for(struct world *w, void *at, size_t bytes, int 
     return handle;
 }
 
-static void tell(struct world *w, void *at, VIP_MEM_HANDLE handle)
+static void publish(struct world *w, void *at, VIP_MEM_HANDLE handle)
 {
     struct target target = {(uint64_t)(uintptr_t)at, handle};
 
     side_send(w->side, &target, sizeof target);
 }
 
-static struct target hear(struct world *w)
+static struct target learn(struct world *w)
 {
     struct target target;
 
@@ -94,7 +94,7 @@ static VIP_UINT32 rdma(struct world *w, int operation, struct target to, size_t 
 static void expect_refusal(struct world *w, int operation, struct target to, size_t bytes, const char *id)
 {
     memset(w->from, 0xAB, bytes);
-    rdma(w, operation, to, bytes); /* a write may count as sent: the loss is told afterwards */
+    rdma(w, operation, to, bytes); /* a write may count as sent: the loss is reported afterwards */
     AWAIT_STATE(w->vi, VIP_STATE_ERROR, id);
 }
 
@@ -160,9 +160,9 @@ static void read_only(struct world *w)
         memory = allocate(BYTES);
         fill(memory, BYTES, 3);
         handle = register_for(w, memory, BYTES, 0, 1, w->node.ptag);
-        tell(w, memory, handle);
+        publish(w, memory, handle);
     } else {
-        to = hear(w);
+        to = learn(w);
         CHECK_STATUS(rdma(w, VIP_CONTROL_OP_RDMAREAD, to, BYTES / 2), STATUS_READ, "a read");
         CHECK(filled(w->from, BYTES / 2, 3), "a read");
         CHECK(!maps_memory(w) || mappings(0) == 1, "mapped for reading");
@@ -201,7 +201,7 @@ static void rights(struct world *w)
 
             memset(memory, 0xEE, BYTES);
             handle = register_for(w, memory + 5000, 9000, 1, 1, i == ANOTHER_TAG ? tag : w->node.ptag);
-            tell(w, memory + 5000, handle);
+            publish(w, memory + 5000, handle);
             meet(w->side);
             attributes.Ptag = i == ANOTHER_TAG ? tag : w->node.ptag;
             attributes.EnableRdmaWrite = i == TAKEN_BACK ? VIP_FALSE : VIP_TRUE;
@@ -216,7 +216,7 @@ static void rights(struct world *w)
             CHECK(all_bytes(memory + 14000, BYTES - 14000, 0xEE), why[i]);
             MUST(VipDeregisterMem(w->node.nic, memory + 5000, handle));
         } else {
-            struct target to = hear(w), wrong = to;
+            struct target to = learn(w), wrong = to;
 
             fill(w->from, 9000, (unsigned long)i);
             if (i != ANOTHER_TAG)
@@ -255,7 +255,7 @@ static void deregistered(struct world *w)
             VIP_MEM_HANDLE handle = register_for(w, memory, BYTES, 1, 1, w->node.ptag), again;
             double start = now_ms();
 
-            tell(w, memory, handle);
+            publish(w, memory, handle);
             while (__atomic_load_n(memory + n - 1, __ATOMIC_ACQUIRE) == 0)
                 CHECK(now_ms() - start < (double)PATIENCE, "a stream of writes");
             for (start = now_ms(); now_ms() - start < round % 5 * 0.2;)
@@ -274,7 +274,7 @@ static void deregistered(struct world *w)
             MUST(VipDeregisterMem(w->node.nic, memory, again));
             MUST(vipl_free(memory));
         } else {
-            struct target to = hear(w);
+            struct target to = learn(w);
             VIP_UINT32 i = 0;
 
             do
@@ -298,14 +298,14 @@ static void allocated_again(struct world *w)
             unsigned char *memory = allocate(BYTES), *next;
             VIP_MEM_HANDLE handle = register_for(w, memory, BYTES, 1, 1, w->node.ptag);
 
-            tell(w, memory, handle);
+            publish(w, memory, handle);
             meet(w->side);
             CHECK(filled(memory, BYTES / 2, 7), "the first memory");
             MUST(VipDeregisterMem(w->node.nic, memory, handle));
             MUST(vipl_free(memory));
             next = allocate(BYTES);
             handle = register_for(w, next, BYTES, 1, 1, w->node.ptag);
-            tell(w, next, handle);
+            publish(w, next, handle);
             meet(w->side);
             CHECK(filled(next, BYTES / 2, 8), "the second memory");
             meet(w->side);
@@ -313,12 +313,12 @@ static void allocated_again(struct world *w)
             MUST(VipDeregisterMem(w->node.nic, next, handle));
             MUST(vipl_free(next));
         } else {
-            struct target old = hear(w), to;
+            struct target old = learn(w), to;
 
             fill(w->from, BYTES / 2, 7);
             CHECK_STATUS(rdma(w, VIP_CONTROL_OP_RDMAWRITE, old, BYTES / 2), STATUS_WRITTEN, "the first memory");
             meet(w->side);
-            to = hear(w);
+            to = learn(w);
             fill(w->from, BYTES / 2, 8);
             CHECK_STATUS(rdma(w, VIP_CONTROL_OP_RDMAWRITE, to, BYTES / 2), STATUS_WRITTEN, "the second memory");
             meet(w->side);
@@ -343,7 +343,7 @@ static void forked(struct world *w)
 
         memory = allocate(BYTES);
         handle = register_for(w, memory, BYTES, 1, 1, w->node.ptag);
-        tell(w, memory, handle);
+        publish(w, memory, handle);
         meet(w->side);
         for (access = 0; access < 2; access++) {
             pid_t pid = fork_child();
@@ -363,7 +363,7 @@ static void forked(struct world *w)
         }
         CHECK(filled(memory, 4096, 1), "the parent's memory");
     } else {
-        to = hear(w);
+        to = learn(w);
         fill(w->from, 4096, 1);
         CHECK_STATUS(rdma(w, VIP_CONTROL_OP_RDMAWRITE, to, 4096), STATUS_WRITTEN, "before a fork");
         meet(w->side);
@@ -407,7 +407,7 @@ static void killed(struct world *w)
                 own.other = swap_addresses(w->side, &own.node);
                 own.connections = 1000 + round;
                 memory = allocate(BYTES);
-                tell(&own, memory, register_for(&own, memory, BYTES, 1, 1, own.node.ptag));
+                publish(&own, memory, register_for(&own, memory, BYTES, 1, 1, own.node.ptag));
                 connect_again(&own);
                 for (;;)
                     pause();
@@ -421,11 +421,11 @@ static void killed(struct world *w)
             side_receive(w->side, &victim, sizeof victim);
             own.other = swap_addresses(w->side, &w->node);
             own.connections = 1000 + round;
-            to = hear(w);
+            to = learn(w);
             own.vi = NULL;
             connect_again(&own);
             while (rdma(&own, VIP_CONTROL_OP_RDMAWRITE, to, n) == STATUS_WRITTEN) {
-                CHECK(now_ms() - start < (double)PATIENCE, "the end of a killed peer is told");
+                CHECK(now_ms() - start < (double)PATIENCE, "the end of a killed peer is reported");
                 if (victim != 0 && now_ms() - start > 3.0 * round + 1.0) {
                     CHECK_EQ(kill(victim, SIGKILL), 0, "kill");
                     victim = 0;

@@ -1,5 +1,5 @@
 //! A memory file: memory of this process that others may map. It grows, and no part of it is used twice: what is mapped of a part
-//! that has been freed is nobody's memory any more. A process that has lost its file, since the program has closed the descriptor,
+//! that has been freed is no process's memory any more. A process that has lost its file, since the program has closed the descriptor,
 //! makes another one whose parts lie behind those of the first, so that a place names one part for ever.
 
 use std::io;
@@ -49,7 +49,7 @@ impl MemoryFile {
     /// Its descriptor and inode number.
     ///
     /// # Errors
-    /// The program has closed the descriptor: what is mapped stays, and nobody else can map it.
+    /// The program has closed the descriptor: what is mapped stays, and no other process can map it.
     pub fn name(&self) -> io::Result<(RawFd, u64)> {
         Ok((self.fd.fd()?, self.inode))
     }
@@ -99,7 +99,7 @@ impl MemoryFile {
         };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, length) = (place as libc::off64_t, bytes as libc::off64_t);
-        // If the kernel cannot, the memory is free when nobody maps the file.
+        // If the kernel cannot, the memory is free when no process maps the file.
         // SAFETY: a system call.
         let _ = retry(|| unsafe { libc::fallocate64(fd, mode, offset, length) });
     }
@@ -117,7 +117,7 @@ pub fn map_private(bytes: u64) -> io::Result<*mut u8> {
 /// Unmaps.
 ///
 /// # Safety
-/// Memory of `map` or `map_private`, of this length, that nobody uses any more.
+/// Memory of `map` or `map_private`, of this length, that is not used any more.
 pub unsafe fn unmap(address: *mut u8, bytes: u64) {
     // SAFETY: as asked of the caller.
     unsafe { libc::munmap(address.cast(), bytes as usize) };

@@ -231,7 +231,7 @@ fn map_private(length: usize) -> Result<*mut c_void> {
 /// Gives memory of [`Registration::map`] back.
 ///
 /// # Safety
-/// Of this origin and length, and nobody uses it any more.
+/// Of this origin and length, and not used any more.
 unsafe fn give_back(ptag: &Ptag, base: NonNull<u8>, length: usize, origin: Origin) {
     let address = base.as_ptr().cast::<c_void>();
     match (origin, ptag.nic().functions().vipl_free) {

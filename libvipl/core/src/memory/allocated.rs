@@ -113,7 +113,7 @@ impl Allocated {
         // SAFETY: the program does not use it any more, and no region has it.
         unsafe { memory_file::unmap(address.cast(), bytes) };
         if let Some((file, offset)) = place {
-            // What a peer has mapped of it is nobody's memory from now on.
+            // What a peer has mapped of it belongs to no process from now on.
             file.lock().free(offset, bytes);
         }
         log::debug!(target: "mem", "{bytes} bytes at {address:?} freed");
@@ -129,7 +129,7 @@ impl Allocated {
         }
     }
 
-    /// Notes that the region with this range is gone.
+    /// Notes that the region with this range has ended.
     pub(super) fn release(&self, range: Range<u64>) {
         self.count_regions(&range, |regions| regions.saturating_sub(1));
     }
@@ -261,7 +261,7 @@ mod tests {
             let base = blocks[0].addr().max(blocks[1].addr()) as u64;
             assert_eq!(allocated.place(base + into, bytes), None);
         }
-        // SAFETY: as a daemon does; nobody else has this number now.
+        // SAFETY: as a daemon does; no other file has this number now.
         unsafe { libc::close(first.fd) };
         assert_eq!(place(0, 0, 1), None, "the program has closed it");
         let third = allocated.allocate(1).unwrap();
