@@ -49,14 +49,6 @@ pub fn allow_transfer(largest: usize) {
     }
 }
 
-/// Variable by which a process and the peers that it starts have their regions from `vipl_alloc`.
-pub(crate) const MEMORY_VARIABLE: &str = "VIP_TOOLS_MEMORY";
-
-/// Makes all regions of this process, and of the peers that it starts, memory of `vipl_alloc`. Before other threads start.
-pub fn use_library_memory() {
-    sys::default_env(MEMORY_VARIABLE, "library");
-}
-
 /// A VI for messages of `bytes` on this device.
 ///
 /// # Errors

@@ -13,7 +13,6 @@ use vipl_abi::{VIP_BOOLEAN, VIP_MEM_ATTRIBUTES, VIP_MEM_HANDLE, VIP_RETURN, VIP_
 use vipl_client::{Access, Error as VipError, Reliability};
 
 use crate::nic::Nic;
-use crate::options::MEMORY_VARIABLE;
 use crate::{Error, Result, sys};
 
 /// A piece of a region, as a data segment names it, and as the peer does.
@@ -22,6 +21,14 @@ pub use vipl_client::Remote as Span;
 thread_local! {
     /// Memory of dropped regions.
     static SPARE: RefCell<Vec<(NonNull<u8>, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Variable by which a process and the peers that it starts have their regions from `vipl_alloc`.
+const MEMORY_VARIABLE: &str = "VIP_TOOLS_MEMORY";
+
+/// Makes all regions of this process, and of the peers that it starts, memory of `vipl_alloc`. Before other threads start.
+pub fn use_library_memory() {
+    sys::default_env(MEMORY_VARIABLE, "library");
 }
 
 /// Registered memory, open to RDMA from the peer.

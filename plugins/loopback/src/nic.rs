@@ -18,8 +18,9 @@ use vipl_sys::shm;
 
 use crate::NAME;
 use crate::segment::SEGMENT;
-use crate::shared::{PAGE_BYTES, REGION_BYTES, REGIONS_MAX, SharedNic, VIS_MAX};
+use crate::shared::{PAGE_BYTES, REGION_BYTES, SharedNic, VIS_MAX};
 use crate::watch::Watch;
+use crate::window::REGIONS_MAX;
 
 /// Name of the shared memory in lists of mappings.
 const MEMORY: &CStr = c"vipl-loopback";

@@ -16,14 +16,12 @@ use vipl_plugin_sdk::region::Table;
 use vipl_sys::bell::{Bell, Marks};
 use vipl_sys::shm::Mapping;
 
-use crate::window::{Places, Windows};
+use crate::window::{Places, REGIONS_MAX, Windows};
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;
 /// Bytes of the page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Regions of one NIC handle.
-pub(crate) const REGIONS_MAX: u32 = 4096;
 /// Bytes of the table of regions.
 const TABLE_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
 /// Bytes of the table and of the places behind it.

@@ -29,8 +29,8 @@ use vipl_sys::mutex::Mutex;
 use vipl_sys::process_vm::Way;
 use vipl_sys::shm::Mapping;
 
-use crate::shared::REGIONS_MAX;
-
+/// Regions of one NIC handle.
+pub(crate) const REGIONS_MAX: u32 = 4096;
 /// Windows of one peer's NIC. One more replaces all that no connection uses.
 const WINDOWS_MAX: usize = 256;
 /// Bytes of all of them: a peer cannot use up the addresses of this process.

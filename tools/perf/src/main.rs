@@ -74,7 +74,7 @@ fn run(options: &Options) -> Result<()> {
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
     if options.memory == Memory::Library {
-        options::use_library_memory();
+        vipl_tools::region::use_library_memory();
     }
     if let Some(member) = &options.member {
         return scale::member(member, host::library, &options.device, job.game(options));
