@@ -9,17 +9,23 @@
 //! | --- | --- | --- |
 //! | less than [`Limits::alone_ns`] | no other thread wanted the processor | yield half as often, down to [`Limits::most`] |
 //! | more | other threads used the processor and gave it back | yield four times as often, up to [`Limits::least`] |
-//! | [`Limits::long_ns`] or more | a thread that computes used its time slice | sleep instead of yielding for a while |
+//! | [`Limits::long_ns`] or more | a thread that computes used its time slice | do not yield for a while: the thread is *beside others* |
 //!
-//! The scheduler does not charge a thread for the time that it sleeps, so it runs soon after it wakes, beside threads
-//! that compute; a thread that yields pays with its time slice. A sleep costs a wake-up per message, hence the return to
-//! yields: after [`SLEEPING_MIN_NS`] at first, and after twice the time when the first yields are long again.
+//! Beside others a yield gives away a whole time slice, and the scheduler charges the thread for it. Polling on wastes
+//! the thread's own slice while its peer has no processor. So the thread polls for [`Limits::patience_ns`], in which a
+//! peer that runs has answered, and then sleeps until the peer wakes it. It has the processor again soon after that,
+//! because the scheduler does not charge a thread for the time that it sleeps, and then both sides run at the same
+//! time. If several sleeps in a row follow each other without an answer in between, the peer does not run while this
+//! thread does, because both share one processor: then the thread sleeps as soon as it would yield otherwise.
 //!
-//! Threads that poll must not mistake each other for threads that compute. A thread that sleeps does not yield, so it
-//! looks to the others as if it computed, and then all of them sleep. With many of them a yield lasts as long as one
-//! turn of all others. [`Limits::long_ns`] and [`Limits::in_pairs`] tell the two apart.
+//! Two long yields within 50 ms begin that state. It ends after [`BESIDE_MIN_NS`], and lasts twice as long as before if
+//! one of the yields that follow is long again. It costs nothing if it was begun by mistake and messages come soon.
+//! The device process of clan, which no message finds awake ([`Limits::in_pairs`]), sleeps instead of polling on.
 
 use crate::clock::now_ns;
+
+#[cfg(test)]
+mod model_tests;
 
 /// A yield that takes so many times as long as the shortest system call has switched to another thread. Measured: 2 to
 /// 3.5 times without a switch, 5 to 10 if the caches hold other data, and more than 12 with two switches, on processors
@@ -30,9 +36,15 @@ const ALONE_MIN_NS: u64 = 600;
 /// A thread that computes causes another long yield within this time, in nanoseconds. A single one may be due to
 /// anything, such as a process that starts.
 const PAIR_NS: u64 = 50_000_000;
-/// How long a thread sleeps instead of yielding before it tries to yield again, in nanoseconds.
-pub const SLEEPING_MIN_NS: u64 = 20_000_000;
-const SLEEPING_MAX_NS: u64 = 640_000_000;
+/// So soon after a time beside others a single long yield begins the next one, in nanoseconds.
+const AGAIN_NS: u64 = 100_000_000;
+/// How long a thread counts as beside others before it tries to yield again, in nanoseconds.
+pub const BESIDE_MIN_NS: u64 = 20_000_000;
+const BESIDE_MAX_NS: u64 = 640_000_000;
+/// Sleeps in a row, without a message that polling has found, after which a thread beside others sleeps sooner.
+const SLEEPS_MAX: u8 = 4;
+/// Every so many sleeps such a thread polls for longer nevertheless: a peer that had to be woken takes longer to answer.
+const TRY_AFTER: u8 = 32;
 
 /// The longest yield without a switch to another thread, in nanoseconds, including a read of the clock. Measured with
 /// the shortest system call of this processor.
@@ -66,14 +78,18 @@ pub struct Limits {
     pub alone_ns: u64,
     /// A yield at least as long was to a thread that computes, in nanoseconds.
     pub long_ns: u64,
+    /// How long to poll beside others before a sleep, in nanoseconds.
+    pub patience_ns: u64,
     /// A long yield counts only if another one ended less than 50 ms before. Without this each one counts, and after a
-    /// shorter one the thread sleeps for the shortest period again.
+    /// shorter one the thread is beside others for the shortest period again.
     pub in_pairs: bool,
 }
 
-/// What a thread should do after polling for long enough.
+/// What a thread should do after an empty poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Poll on.
+    Poll,
     /// Yield, and report it by [`Idle::yielded`].
     Yield,
     /// Sleep, for a short time or until it is woken.
@@ -87,10 +103,16 @@ pub struct Idle {
     interval: u64,
     /// When the last long yield ended.
     last_long: u64,
-    /// The thread sleeps instead of yielding until this time.
-    sleeping_until: u64,
+    /// The thread is beside others until this time; 0: it has not been.
+    beside_until: u64,
     /// Length of that period.
-    sleeping: u64,
+    beside: u64,
+    /// When the thread began to poll beside others; 0: it has not since its last message or sleep.
+    since: u64,
+    /// Sleeps since polling last found a message.
+    sleeps: u8,
+    /// It has slept since its last message.
+    slept: bool,
 }
 
 impl Idle {
@@ -99,9 +121,21 @@ impl Idle {
         Idle {
             interval: 0,
             last_long: 0,
-            sleeping_until: 0,
-            sleeping: SLEEPING_MIN_NS,
+            beside_until: 0,
+            beside: BESIDE_MIN_NS,
+            since: 0,
+            sleeps: 0,
+            slept: false,
         }
+    }
+
+    /// The thread has found a message, and polls for the next one.
+    pub fn found(&mut self) {
+        if !self.slept {
+            self.sleeps = 0;
+        }
+        self.slept = false;
+        self.since = 0;
     }
 
     /// Whether the thread has polled for long enough without success, in the unit of `limits`.
@@ -113,13 +147,45 @@ impl Idle {
         polled >= interval
     }
 
-    /// What a thread that is due should do at this time.
-    pub fn action(&self, now: u64) -> Action {
-        if now < self.sleeping_until {
-            Action::Sleep
-        } else {
-            Action::Yield
+    /// Whether threads that compute share the processor, as far as is known.
+    pub fn is_beside_others(&self, now: u64) -> bool {
+        now < self.beside_until
+    }
+
+    /// What a thread should do that has polled so often without success since the last message, yield or sleep. It reads
+    /// the clock only beside others.
+    pub fn next(&mut self, polled: u64, now: impl Fn() -> u64, limits: &Limits) -> Action {
+        if self.beside_until != 0 {
+            let now = now();
+            if self.is_beside_others(now) {
+                return self.next_beside_others(polled, now, limits);
+            }
+            if now.saturating_sub(self.beside_until) >= AGAIN_NS {
+                self.beside_until = 0;
+            }
         }
+        match self.is_due(polled, limits) {
+            true => Action::Yield,
+            false => Action::Poll,
+        }
+    }
+
+    fn next_beside_others(&mut self, polled: u64, now: u64, limits: &Limits) -> Action {
+        if self.since == 0 {
+            self.since = now;
+        }
+        let is_patient = self.sleeps < SLEEPS_MAX || self.sleeps.is_multiple_of(TRY_AFTER);
+        let is_over = match is_patient {
+            true => now.saturating_sub(self.since) >= limits.patience_ns,
+            false => polled >= limits.first,
+        };
+        if !is_over {
+            return Action::Poll;
+        }
+        self.sleeps = self.sleeps.checked_add(1).unwrap_or(TRY_AFTER + 1);
+        self.slept = true;
+        self.since = 0;
+        Action::Sleep
     }
 
     /// Reports a yield and when it began and ended.
@@ -131,7 +197,7 @@ impl Idle {
             return;
         }
         if !limits.in_pairs {
-            self.sleeping_until = 0;
+            self.beside_until = 0;
         }
         let interval = match self.interval {
             0 => limits.first,
@@ -145,17 +211,18 @@ impl Idle {
     }
 
     fn long_yield(&mut self, now: u64, in_pairs: bool) {
-        let is_soon_after = |time: u64| time != 0 && now.saturating_sub(time) < PAIR_NS;
+        let is_within = |time: u64, since: u64| since != 0 && now.saturating_sub(since) < time;
         let before = std::mem::replace(&mut self.last_long, now);
-        if in_pairs && !is_soon_after(before) {
+        let again = is_within(AGAIN_NS, self.beside_until);
+        if in_pairs && !again && !is_within(PAIR_NS, before) {
             return;
         }
-        self.sleeping = if is_soon_after(self.sleeping_until) {
-            (self.sleeping * 2).min(SLEEPING_MAX_NS)
-        } else {
-            SLEEPING_MIN_NS
+        self.beside = match again {
+            true => (self.beside * 2).min(BESIDE_MAX_NS),
+            false => BESIDE_MIN_NS,
         };
-        self.sleeping_until = now.saturating_add(self.sleeping);
+        // All threads end such times together: one alone that yields among others that sleep would find them computing.
+        self.beside_until = (now / self.beside + 1) * self.beside;
     }
 }
 
@@ -176,6 +243,7 @@ mod tests {
         most: 1000,
         alone_ns: 600,
         long_ns: 3_000_000,
+        patience_ns: 20_000,
         in_pairs: true,
     };
     /// A device process, which measures nanoseconds.
@@ -185,6 +253,7 @@ mod tests {
         most: 2_000,
         alone_ns: 600,
         long_ns: 500_000,
+        patience_ns: 0,
         in_pairs: false,
     };
     const SLICE: u64 = 3_000_000;
@@ -209,15 +278,21 @@ mod tests {
         /// Polls until it yields, for `takes` nanoseconds, or sleeps. Returns how long it polled and what it did.
         fn poll(&mut self, takes: u64) -> (u64, Action) {
             let mut polled = 0;
-            while !self.idle.is_due(polled, &self.limits) {
-                polled += 8;
-                self.now += 240;
-            }
-            let action = self.idle.action(self.now);
+            let action = loop {
+                let now = self.now;
+                match self.idle.next(polled, || now, &self.limits) {
+                    Action::Poll => {
+                        polled += 8;
+                        self.now += 240;
+                    }
+                    action => break action,
+                }
+            };
             let from = self.now;
-            self.now += match action {
-                Action::Yield => takes,
-                Action::Sleep => SLEEP_NS,
+            self.now += if action == Action::Yield {
+                takes
+            } else {
+                SLEEP_NS
             };
             if action == Action::Yield {
                 self.idle.yielded(from, self.now, &self.limits);
@@ -281,9 +356,43 @@ mod tests {
             while poller.poll(SLICE).1 == Action::Yield {}
             let start = poller.now;
             while poller.poll(5_000).1 == Action::Sleep {}
-            assert!(poller.now - start < 2 * SLEEPING_MIN_NS);
+            assert!(poller.now - start < 2 * BESIDE_MIN_NS);
             assert_eq!(poller.poll(5_000).1, Action::Yield);
         }
+    }
+
+    #[test]
+    fn a_thread_beside_others_is_patient_unless_its_peer_never_answers() {
+        let mut poller = Poller::new(POLLS);
+        while poller.poll(SLICE).1 == Action::Yield {}
+        poller.idle.found();
+        for _ in 1..SLEEPS_MAX {
+            let began = poller.now;
+            assert_eq!(poller.poll(SLICE).1, Action::Sleep);
+            assert!(poller.now - began >= SLEEP_NS + POLLS.patience_ns);
+            // The message that has ended the sleep.
+            poller.idle.found();
+        }
+        assert_eq!(poller.poll(SLICE), (POLLS.first, Action::Sleep));
+        poller.idle.found();
+        assert_eq!(poller.poll(SLICE), (POLLS.first, Action::Sleep));
+        // One that polling has found.
+        poller.idle.found();
+        poller.idle.found();
+        assert!(poller.poll(SLICE).0 > POLLS.first);
+    }
+
+    #[test]
+    fn a_long_yield_soon_after_a_time_beside_others_is_enough() {
+        let mut poller = Poller::new(POLLS);
+        while poller.poll(SLICE).1 == Action::Yield {}
+        while poller.poll(SLICE).1 == Action::Sleep {}
+        assert_eq!(poller.idle.beside, 2 * BESIDE_MIN_NS);
+        assert_eq!(poller.poll(SLICE).1, Action::Sleep);
+        while poller.poll(5_000).1 == Action::Sleep {}
+        poller.now += AGAIN_NS;
+        assert_eq!(poller.poll(SLICE).1, Action::Yield);
+        assert_eq!(poller.poll(5_000).1, Action::Yield, "a single one");
     }
 
     #[test]
@@ -305,7 +414,7 @@ mod tests {
         for takes in [SLICE, 5_000, SLICE] {
             while device.poll(takes).1 == Action::Sleep {}
         }
-        assert_eq!(device.idle.sleeping, SLEEPING_MIN_NS);
+        assert_eq!(device.idle.beside, BESIDE_MIN_NS);
         while device.poll(5_000).1 == Action::Sleep {}
         for _ in 0..1000 {
             assert_eq!(device.poll(5_000), (TURNS.least, Action::Yield));

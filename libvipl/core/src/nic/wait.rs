@@ -57,7 +57,7 @@ fn poll<R>(
             }
             return Some(result);
         }
-        match idle::yield_processor(settings, false) {
+        match idle::yield_in_wait(settings) {
             Yielded::For(turn) if turn >= TURN_MAX => break,
             Yielded::For(turn) => end += turn,
             Yielded::No | Yielded::Sleep => {}

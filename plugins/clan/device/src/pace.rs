@@ -6,8 +6,6 @@ use crate::sharing::Sharing;
 
 /// How often a polling device asks the kernel for events, in nanoseconds.
 const ASK_NS: u64 = 1_000_000;
-/// How long the device polls beside a thread that computes, in nanoseconds.
-const CROWDED_NS: u64 = 10_000;
 /// Longest time that a process may make the device poll, in microseconds.
 const SPIN_US_MAX: u32 = 10_000;
 
@@ -66,12 +64,10 @@ impl Pace {
         }
     }
 
-    /// How long the device polls without finding work, in nanoseconds. It polls for a shorter time where it would keep
-    /// a thread that computes from its processor: being woken costs less.
     fn patience(&self, now: u64) -> u64 {
         match &self.sharing {
-            Some(sharing) if !sharing.may_yield(now) => self.spin_ns.min(CROWDED_NS),
-            _ => self.spin_ns,
+            Some(sharing) => sharing.patience(self.spin_ns, now),
+            None => self.spin_ns,
         }
     }
 
