@@ -172,7 +172,11 @@ unsafe fn take(
         // SAFETY: the caller's promise; the shorter formats are beginnings of the longest.
         unsafe {
             let to = buffer.cast::<u8>().add(read * bytes);
-            std::ptr::copy_nonoverlapping((&raw const entry).cast(), to, bytes);
+            if bytes == size_of::<fi_cq_data_entry>() {
+                to.cast::<fi_cq_data_entry>().write_unaligned(entry);
+            } else {
+                std::ptr::copy_nonoverlapping((&raw const entry).cast(), to, bytes);
+            }
         }
         queue.entries.pop_front();
         read += 1;

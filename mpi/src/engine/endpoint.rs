@@ -201,7 +201,9 @@ impl Endpoint {
         if receive {
             self.take_received(shared);
         }
-        self.pump(shared);
+        if !self.sender.is_idle() || self.vi.credit().owes() {
+            self.pump(shared);
+        }
     }
 
     /// Posts what there is room for.

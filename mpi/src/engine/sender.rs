@@ -60,6 +60,12 @@ impl Sender {
         self.queue.is_empty()
     }
 
+    /// Whether there is nothing to post, and no program to wake.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.answers.is_empty() && !self.refused
+    }
+
     /// Posts an operation or queues it. True: a part of it is posted, and there may be room for the rest.
     ///
     /// # Errors
