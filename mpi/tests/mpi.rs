@@ -46,6 +46,18 @@ fn a_tour_through_a_small_window() {
     );
 }
 
+/// Receives for more than the device transfers at a time, which `ofi_rxm` would fill.
+#[test]
+fn a_tour_with_large_packets() {
+    tour(
+        "via_lo",
+        &[
+            ("FI_VIPL_CHUNK", "1048576"),
+            ("FI_OFI_RXM_BUFFER_SIZE", "262144"),
+        ],
+    );
+}
+
 /// The device cannot read remote memory.
 #[test]
 fn a_tour_over_clan() {

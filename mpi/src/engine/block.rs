@@ -13,7 +13,7 @@ use vipl_abi::*;
 use crate::attributes::INJECT;
 use crate::device::{Access, Device};
 use crate::iov::Piece;
-use crate::packet::LONGEST_HEADER;
+use crate::packet::{LONGEST_HEADER, SMALLEST_CHUNK};
 
 /// Sends that may be posted at a time.
 pub(crate) const SENDS: usize = 128;
@@ -47,7 +47,9 @@ pub(crate) struct Outcome {
 impl Block {
     /// Allocates and registers.
     pub(crate) fn new(device: &Arc<Device>, window: usize, chunk: usize) -> Option<Block> {
-        let chunk = chunk.next_multiple_of(64);
+        // A packet is one descriptor, and the peer may send as much as a receive holds.
+        let most = device.limits.transfer.max(SMALLEST_CHUNK as usize);
+        let chunk = chunk.next_multiple_of(64).min(most / 64 * 64);
         let bytes = SENDS * (SEND_DESCRIPTOR + SLOT) + window * (RECEIVE_DESCRIPTOR + chunk);
         // SAFETY: new memory, zeroed, and no other's.
         let base = unsafe {
