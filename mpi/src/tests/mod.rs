@@ -69,6 +69,30 @@ fn a_message_that_does_not_fit_is_cut_and_the_next_one_is_whole() {
     server.close();
 }
 
+/// 64 messages leave though neither side makes progress: a program may compute after it has sent them.
+#[test]
+fn a_burst_leaves_at_once() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    // SAFETY: an open endpoint.
+    let room = || unsafe { ((*(*client.ep).ops).tx_size_left)(client.ep) };
+    let before = room();
+    for number in 0..64u64 {
+        let word = number.to_le_bytes();
+        // SAFETY: eight bytes, copied during the call.
+        let code = unsafe { (client.msg().inject)(client.ep, word.as_ptr().cast(), 8, 0) };
+        assert_eq!((code, room()), (0, before), "message {number} waits");
+    }
+    let mut to = world.memory(vec![0; 8]);
+    for number in 0..64u64 {
+        assert_eq!(server.receive(&mut to, 8, 1), 0);
+        server.completion();
+        assert_eq!(to.bytes, number.to_le_bytes());
+    }
+    client.close();
+    server.close();
+}
+
 /// More than the window: what finds no room is refused, and nothing is lost.
 #[test]
 fn a_sender_waits_for_a_receiver() {
