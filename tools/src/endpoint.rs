@@ -12,6 +12,7 @@ use vipl_client::{Address, Error as VipError, RawVi, Reliability, Request, Statu
 use crate::cq::Cq;
 use crate::descriptor::{self, Descriptor};
 use crate::nic::Nic;
+use crate::patience::Patience;
 use crate::region::{Region, Span};
 use crate::{Error, Result};
 
@@ -99,6 +100,34 @@ impl Vi {
         taken("VipRecvDone", self.vi.receive_done())
     }
 
+    /// Polls until the head of the receive queue is complete, and takes it.
+    ///
+    /// # Errors
+    /// As [`Self::receive_done`], or it takes too long.
+    #[inline(always)]
+    pub fn next_received(&self, what: &'static str) -> Result<Descriptor> {
+        let mut patience = Patience::new(what);
+        loop {
+            match self.receive_done()? {
+                Some(descriptor) => return Ok(descriptor),
+                None => patience.spend()?,
+            }
+        }
+    }
+
+    /// Polls until the head of the send queue is complete, and takes it.
+    ///
+    /// # Errors
+    /// As [`Self::send_done`], or it takes too long.
+    #[inline(always)]
+    pub fn next_sent(&self, what: &'static str) -> Result<()> {
+        let mut patience = Patience::new(what);
+        while self.send_done()?.is_none() {
+            patience.spend()?;
+        }
+        Ok(())
+    }
+
     /// Takes a descriptor off the send queue, flushed or not: whether there was a complete one. For
     /// sends that are meant to be flushed.
     #[inline(always)]
@@ -152,6 +181,14 @@ impl Vi {
     pub fn peer_wait(&self) -> Result<()> {
         self.vi.peer_wait()?;
         Ok(())
+    }
+
+    /// Ends the connection.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub fn disconnect(&self) -> Result<()> {
+        Ok(self.vi.disconnect()?)
     }
 
     /// Accepts a request.

@@ -7,12 +7,13 @@
 //!   sys                       the system
 //!   nic, region, descriptor, endpoint, cq     unowned descriptors of many VIs in one region
 //!   control, request, rendezvous, session, server  two processes that do something together
-//!   pingpong                  measuring
+//!   pingpong, blocks          measuring
 //!   size, stats, patience, report, host, options, pin   helpers
 //! ```
 //!
 //! `unsafe` is confined to `sys`, `nic`, `region`, `descriptor`, `endpoint` and `cq`.
 
+pub mod blocks;
 pub mod control;
 pub mod cq;
 pub mod descriptor;

@@ -32,6 +32,21 @@ impl Pair {
     }
 }
 
+/// The first CPU that this process may use, and the first one of each other core.
+#[must_use]
+pub fn partners() -> (usize, Vec<usize>) {
+    let cpus = sys::allowed_cpus();
+    let first = cpus.first().copied().unwrap_or(0);
+    let mut cores = vec![core_of(first)];
+    let others = cpus.into_iter().filter(|cpu| {
+        let core = core_of(*cpu);
+        let is_new = !cores.contains(&core);
+        cores.push(core);
+        is_new
+    });
+    (first, others.collect())
+}
+
 fn pick(cpus: &[(usize, (u64, u64))]) -> Pair {
     let Some((first, core)) = cpus.first().copied() else {
         return Pair(0, 0);

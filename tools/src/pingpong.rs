@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::blocks::Blocks;
 use crate::descriptor::Descriptor;
 use crate::endpoint::Endpoint;
 use crate::error::PATIENCE_S;
@@ -29,16 +30,26 @@ const LOOKS: u32 = 4096;
 /// What came out.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Median one-way time in ns, of blocks of round trips.
+    /// Median one-way time in ns, of short blocks of round trips.
     pub median_ns: f64,
     /// Median one-way time in ns, of single round trips.
     pub p50_ns: f64,
     /// 99th percentile of the one-way time in ns.
     pub p99_ns: f64,
+    /// The longest one-way time of a single round trip in ns.
+    pub worst_ns: f64,
     /// Round trips.
     pub turns: u64,
     /// Time of all of them in ns, the clock included.
     pub total_ns: f64,
+}
+
+impl Outcome {
+    /// Mean one-way time in ns, with all that interrupts it.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        self.total_ns / (2 * self.turns) as f64
+    }
 }
 
 /// The client's side of an open ping-pong.
@@ -70,44 +81,59 @@ impl Driver {
         Ok(Self { player })
     }
 
-    /// Plays `turns` round trips: most in blocks, for the median, the rest one by one, for the tail.
+    /// Plays `turns` round trips: most in blocks, for the median, and one between two blocks alone, for the tail.
     ///
     /// # Errors
     /// The connection broke or data is wrong.
     pub fn play<L: Local>(&mut self, session: &mut Session<L>, turns: u64) -> Result<Outcome> {
-        let chunks = (turns / 100).clamp(1, 50);
-        let single = (turns / chunks / 6).max(1);
+        self.play_blocks(session, turns, true)
+    }
+
+    /// Plays `turns` round trips one by one, for all of the tail.
+    ///
+    /// # Errors
+    /// As `play`.
+    pub fn play_singly<L: Local>(
+        &mut self,
+        session: &mut Session<L>,
+        turns: u64,
+    ) -> Result<Outcome> {
+        self.play_blocks(session, turns, false)
+    }
+
+    fn play_blocks<L: Local>(
+        &mut self,
+        session: &mut Session<L>,
+        turns: u64,
+        in_blocks: bool,
+    ) -> Result<Outcome> {
         session.go(turns)?;
-        let mut blocks = Vec::with_capacity(chunks as usize);
-        let mut singles = Vec::with_capacity((chunks * single) as usize);
+        let mut blocks = Blocks::new(turns);
+        let mut singles = Vec::with_capacity(if in_blocks { 1 << 12 } else { turns as usize });
         let begin = Instant::now();
-        for chunk in 0..chunks {
-            // The first chunks take what the division leaves over.
-            let block = turns / chunks + u64::from(chunk < turns % chunks) - single;
-            if block > 0 {
-                let start = Instant::now();
-                for _ in 0..block {
-                    self.player.there_and_back()?;
-                }
-                blocks.push(nanoseconds(start.elapsed()) / (2 * block) as f64);
+        let mut left = turns;
+        while left > 0 {
+            // Each round has a single one, the last one, too.
+            if in_blocks && left > 1 {
+                left -= blocks.take(left - 1, || self.player.there_and_back())?;
             }
-            for _ in 0..single {
-                let start = Instant::now();
-                self.player.there_and_back()?;
-                singles.push(nanoseconds(start.elapsed()) / 2.0);
-            }
+            let start = Instant::now();
+            self.player.there_and_back()?;
+            singles.push(nanoseconds(start.elapsed()) / 2.0);
+            left -= 1;
         }
         let total_ns = nanoseconds(begin.elapsed());
         self.player.settle()?;
         let (p50_ns, p99_ns) = (median(&singles), percentile(&mut singles, 0.99));
         Ok(Outcome {
-            median_ns: if blocks.is_empty() {
-                p50_ns
+            median_ns: if in_blocks && turns > 1 {
+                blocks.median() / 2.0
             } else {
-                median(&blocks)
+                p50_ns
             },
             p50_ns,
             p99_ns,
+            worst_ns: singles.last().copied().unwrap_or(0.0),
             turns,
             total_ns,
         })

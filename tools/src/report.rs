@@ -110,6 +110,44 @@ impl Table {
             .collect()
     }
 
+    /// The same in no more than `width` characters, if its columns can be divided: the rest follows below, each time with
+    /// the first `repeated` columns.
+    #[must_use]
+    pub fn fitted(&self, width: usize, repeated: usize) -> String {
+        let widths = self.widths();
+        let mut blocks: Vec<Vec<usize>> = Vec::new();
+        let mut used = usize::MAX;
+        for column in repeated..widths.len() {
+            used = used.saturating_add(2 + widths[column]);
+            if used > width {
+                blocks.push((0..repeated).collect());
+                used = widths[..repeated]
+                    .iter()
+                    .map(|width| width + 2)
+                    .sum::<usize>();
+                used += widths[column];
+            }
+            if let Some(block) = blocks.last_mut() {
+                block.push(column);
+            }
+        }
+        let texts: Vec<String> = blocks.iter().map(|block| self.of(block).text()).collect();
+        texts.join("\n")
+    }
+
+    /// Some of the columns.
+    fn of(&self, columns: &[usize]) -> Self {
+        let chosen = |cells: &Vec<String>| {
+            let cells = columns.iter().map(|column| cells.get(*column).cloned());
+            cells.map(Option::unwrap_or_default).collect()
+        };
+        Self {
+            headings: chosen(&self.headings),
+            rows: self.rows.iter().map(chosen).collect(),
+            left: columns.iter().map(|column| self.left[*column]).collect(),
+        }
+    }
+
     /// Comma-separated values with quotes where needed.
     #[must_use]
     pub fn csv(&self) -> String {
@@ -170,6 +208,17 @@ mod tests {
             sample().text(),
             "name       value\na              1\nlong name  12 µs\n"
         );
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_follow_below() {
+        let mut table = Table::new(&["size", "one", "two", "three"]);
+        table.row(["8 B", "1", "2", "3"].map(str::to_owned).to_vec());
+        let both = "size  one  two\n 8 B    1    2\n\nsize  three\n 8 B      3\n";
+        assert_eq!(table.fitted(14, 1), both);
+        assert_eq!(table.fitted(80, 1), table.text());
+        // A column that is too wide by itself has its own block.
+        assert_eq!(table.fitted(1, 0).lines().count(), 4 * 2 + 3);
     }
 
     #[test]

@@ -67,6 +67,21 @@ pub fn die_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
+/// Makes the kernel kill the process that a command starts when this thread ends, however it does.
+pub fn end_with_this(command: &mut Command) {
+    let parent = std::process::id();
+    let follow = move || {
+        die_with_parent();
+        // SAFETY: no arguments.
+        let has_parent = unsafe { libc::getppid() } as u32 == parent;
+        has_parent
+            .then_some(())
+            .ok_or(std::io::ErrorKind::Interrupted.into())
+    };
+    // SAFETY: it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(follow) };
+}
+
 /// Makes a command run in the network namespace that `ip netns add` gave this name. Only root may start
 /// such a command.
 ///
@@ -145,6 +160,17 @@ pub fn map(bytes: usize, file: Option<&File>) -> Result<NonNull<u8>> {
         return Err(last_error("mmap"));
     }
     NonNull::new(address.cast()).ok_or_else(|| last_error("mmap"))
+}
+
+/// Seconds of processor time that this process has used, with the kernel's part.
+#[must_use]
+pub fn cpu_seconds() -> f64 {
+    // SAFETY: all zero is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` has room.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// This process's user.

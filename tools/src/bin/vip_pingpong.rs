@@ -220,9 +220,9 @@ fn document(options: &Options, machine: Value, results: &[(usize, Outcome)]) -> 
         json!({
             "bytes": bytes,
             "iterations": outcome.turns,
-            "mb_per_s": *bytes as f64 / mean_ns(outcome) * 1e3,
-            "one_way_us": {"mean": us(mean_ns(outcome)), "p50": us(outcome.p50_ns), "p99": us(outcome.p99_ns)},
-            "messages_per_s": 1e9 / mean_ns(outcome),
+            "mb_per_s": *bytes as f64 / outcome.mean_ns() * 1e3,
+            "one_way_us": {"mean": us(outcome.mean_ns()), "p50": us(outcome.p50_ns), "p99": us(outcome.p99_ns)},
+            "messages_per_s": 1e9 / outcome.mean_ns(),
         })
     });
     json!({
@@ -249,11 +249,6 @@ fn csv(results: &[(usize, Outcome)]) -> String {
     table.csv()
 }
 
-/// Mean one-way time.
-fn mean_ns(outcome: &Outcome) -> f64 {
-    outcome.total_ns / (2.0 * outcome.turns as f64)
-}
-
 fn describe(options: &Options) -> String {
     let mut words = vec![match options.reliability {
         Level::Unreliable => "unreliable",
@@ -277,11 +272,11 @@ fn cells(bytes: usize, outcome: &Outcome) -> [String; 7] {
     [
         bytes.to_string(),
         outcome.turns.to_string(),
-        number(bytes as f64 / mean_ns(outcome) * 1e3),
-        us(mean_ns(outcome)),
+        number(bytes as f64 / outcome.mean_ns() * 1e3),
+        us(outcome.mean_ns()),
         us(outcome.p50_ns),
         us(outcome.p99_ns),
-        number(1e9 / mean_ns(outcome)),
+        number(1e9 / outcome.mean_ns()),
     ]
 }
 
@@ -313,6 +308,7 @@ mod tests {
         let outcome = Outcome {
             median_ns: 100.0,
             p50_ns: 110.0,
+            worst_ns: 0.0,
             p99_ns: 250.0,
             turns: 1000,
             total_ns: 200_000.0,
