@@ -34,7 +34,7 @@ impl Pair {
 
 /// The first CPU that this process may use, and the first one of each other core.
 #[must_use]
-pub fn partners() -> (usize, Vec<usize>) {
+pub fn first_of_each_core() -> (usize, Vec<usize>) {
     let cpus = sys::allowed_cpus();
     let first = cpus.first().copied().unwrap_or(0);
     let mut cores = vec![core_of(first)];

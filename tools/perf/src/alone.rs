@@ -5,22 +5,12 @@ use std::time::Instant;
 use vipl_tools::endpoint::{Endpoint, Layout};
 use vipl_tools::nic::Nic;
 use vipl_tools::options;
-use vipl_tools::patience::Patience;
 use vipl_tools::region::Region;
 use vipl_tools::stats::{median, percentile};
 use vipl_tools::{Error, Result};
 
-use crate::bench::{Bench, Figure, Params, figure};
-use crate::machine::Session;
-
-/// Which of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Register,
-    Post,
-    Calls,
-    Within,
-}
+use crate::bench::{Figure, Params, figure};
+use crate::tests::Test;
 
 /// One of them, open.
 pub(crate) struct Alone {
@@ -50,27 +40,29 @@ const PLACES_BYTES: usize = 256 << 20;
 const DEPTH: usize = 8;
 /// Kinds of calls that a message takes, and the poll that finds nothing.
 const CALLS: usize = 5;
+/// What takes too long if a message does not come.
+const MESSAGE: &str = "waiting for a message";
 /// Milliseconds that a connection may take.
 const CONNECT_MS: u64 = 20_000;
 
 impl Alone {
-    pub(crate) fn open(nic: &Nic, params: Params, what: What) -> Result<Self> {
-        let work = match what {
-            What::Register if params.bytes == 0 => {
-                return Err(Error::Usage("register needs at least one byte".to_owned()));
-            }
-            What::Register => {
-                let length = params.bytes.next_multiple_of(4096) * places(params.bytes);
-                Work::Register(Region::new(nic, length)?)
-            }
-            What::Post => Work::Post(endpoint(nic, params, 2 * DEPTH, 0)?),
-            What::Calls => Work::Calls(Pair::open(nic, params)?),
-            What::Within => {
+    pub(crate) fn open(nic: &Nic, params: Params, test: Test) -> Result<Self> {
+        let work = match test {
+            Test::Post => Work::Post(endpoint(nic, params, 2 * DEPTH, 0)?),
+            Test::Calls => Work::Calls(Pair::open(nic, params)?),
+            Test::Within => {
                 let loopback = Nic::open(nic.library(), "/dev/via_lo")?;
                 Work::Within(Box::new([
                     Pair::open(nic, params)?,
                     Pair::open(&loopback, params)?,
                 ]))
+            }
+            _ if params.bytes == 0 => {
+                return Err(Error::Usage("register needs at least one byte".to_owned()));
+            }
+            _ => {
+                let length = params.bytes.next_multiple_of(4096) * places(params.bytes);
+                Work::Register(Region::new(nic, length)?)
             }
         };
         Ok(Self { params, work })
@@ -236,12 +228,8 @@ impl Pair {
             self.from.vi.post_send(*send)?;
         }
         times[2] = Instant::now();
-        let mut patience = Patience::new("waiting for a message");
         for slot in &mut taken {
-            while slot.is_none() {
-                *slot = self.to.vi.receive_done()?;
-                patience.spend()?;
-            }
+            *slot = Some(self.to.vi.next_received(MESSAGE)?);
         }
         times[3] = Instant::now();
         for descriptor in taken.into_iter().flatten() {
@@ -249,9 +237,7 @@ impl Pair {
         }
         times[4] = Instant::now();
         for _ in 0..DEPTH {
-            while self.from.vi.send_done()?.is_none() {
-                patience.spend()?;
-            }
+            self.from.vi.next_sent(MESSAGE)?;
         }
         times[5] = Instant::now();
         Ok(times)
@@ -260,27 +246,8 @@ impl Pair {
     /// One message, there and taken.
     fn pass(&self) -> Result<()> {
         self.from.vi.post_send(self.from.sends[0])?;
-        let mut patience = Patience::new("waiting for a message");
-        let arrived = loop {
-            match self.to.vi.receive_done()? {
-                Some(descriptor) => break descriptor,
-                None => patience.spend()?,
-            }
-        };
+        let arrived = self.to.vi.next_received(MESSAGE)?;
         self.to.vi.post_receive(arrived)?;
-        while self.from.vi.send_done()?.is_none() {
-            patience.spend()?;
-        }
-        Ok(())
-    }
-}
-
-impl Bench for Alone {
-    fn run(&mut self, _session: &mut Session) -> Result<Vec<Figure>> {
-        self.run_once()
-    }
-
-    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
-        Ok(())
+        self.from.vi.next_sent(MESSAGE)
     }
 }

@@ -11,9 +11,10 @@
 
 use std::fs::File;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
+use vipl_sys::futex;
 use vipl_tools::patience::Patience;
 use vipl_tools::rendezvous::Side;
 use vipl_tools::stats::median;
@@ -41,6 +42,8 @@ const SLOT: usize = 64;
 const ACKNOWLEDGE: u64 = 32;
 /// Word in which it does.
 const TAKEN: usize = 0;
+/// How long a side sleeps before it looks whether it waits for too long.
+const FUTEX_NS: u64 = 1_000_000_000;
 
 /// Memory of two processes: words, lines and buffers.
 pub(crate) struct Arena {
@@ -146,6 +149,43 @@ impl Arena {
         self.base.as_ptr().wrapping_add(offset)
     }
 
+    /// Takes this many turns in which a side sleeps until the peer wakes it. The driver gets the median one-way
+    /// time in ns.
+    ///
+    /// # Errors
+    /// The other side does not answer.
+    pub(crate) fn futex_turns(&self, side: Side, turns: u64) -> Result<f64> {
+        let give = |word: usize, turn: u32| {
+            self.futex(word).store(turn, Ordering::Release); // Pairs with the load in `take`.
+            futex::wake(self.futex(word));
+        };
+        let take = |word: usize, turn: u32| {
+            let mut patience = Patience::new("waiting to be woken");
+            while self.futex(word).load(Ordering::Acquire) != turn {
+                futex::wait(self.futex(word), turn - 1, FUTEX_NS);
+                patience.look()?;
+            }
+            Ok(())
+        };
+        median_turn(turns, |turn| match side {
+            Side::Driver => {
+                give(2, turn as u32);
+                take(3, turn as u32)
+            }
+            Side::Server => {
+                take(2, turn as u32)?;
+                give(3, turn as u32);
+                Ok(())
+            }
+        })
+    }
+
+    /// The low half of a shared word.
+    fn futex(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: a mapped word, which only this uses, and only as an atomic.
+        unsafe { AtomicU32::from_ptr(self.word(index).as_ptr().cast()) }
+    }
+
     /// Streams messages of 8 bytes through a ring of cache lines, flag and payload in one line: the driver
     /// produces, the server consumes. The driver gets the median rate in messages per second.
     ///
@@ -241,6 +281,7 @@ mod tests {
     fn a_stream_goes_round_the_ring() {
         let messages = 10 * SLOTS as u64 + 7;
         assert!(both(move |arena, side| arena.stream(side, messages)) > 0.0);
+        assert!(both(move |arena, side| arena.futex_turns(side, 100)) > 0.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What every test is made of: its parameters, its figures, and the loop that repeats it between two
 //! looks at the machine's own limits, and in turn with other libraries.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,7 +10,9 @@ use vipl_tools::endpoint::ViSpec;
 use vipl_tools::options::{self, Level};
 use vipl_tools::stats::{agreed, median};
 
+use crate::company::Company;
 use crate::machine::Session;
+use crate::placement::Placement;
 use crate::reference::Reference;
 
 /// What a test is asked for, one size at a time.
@@ -23,6 +26,8 @@ pub(crate) struct Params {
     pub(crate) iterations: Option<u64>,
     pub(crate) time: Duration,
     pub(crate) vis: usize,
+    /// Of `scale`.
+    pub(crate) processes: usize,
 }
 
 impl Params {
@@ -40,12 +45,13 @@ impl Params {
 /// One figure of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     pub(crate) unit: &'static str,
     pub(crate) value: f64,
 }
 
-pub(crate) fn figure(name: &'static str, value: f64, unit: &'static str) -> Figure {
+pub(crate) fn figure(name: impl Into<Cow<'static, str>>, value: f64, unit: &'static str) -> Figure {
+    let name = name.into();
     Figure { name, unit, value }
 }
 
@@ -54,8 +60,10 @@ pub(crate) trait Bench {
     /// Runs it once. The first figure is the one that limits are compared with.
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>>;
 
-    /// Takes it down on both sides.
-    fn close(self: Box<Self>, session: &mut Session) -> Result<()>;
+    /// Takes it down on both sides; nothing if each run does.
+    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A reference beside a figure.
@@ -67,11 +75,15 @@ pub(crate) struct Bound {
     pub(crate) ratio: f64,
 }
 
-/// What a test gave, over all its runs.
+/// What a test gave, over all its runs at one placement of the processors.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) test: &'static str,
+    /// The device, if it is not the one that was asked for.
+    pub(crate) device: Option<String>,
     pub(crate) bytes: Option<usize>,
+    /// None where no cache line was timed.
+    pub(crate) placement: Option<Placement>,
     pub(crate) figures: Vec<Figure>,
     pub(crate) bounds: Vec<Bound>,
     pub(crate) runs: usize,
@@ -86,58 +98,133 @@ pub(crate) struct Measured {
 pub(crate) struct Plan<'a> {
     pub(crate) runs: usize,
     pub(crate) references: &'a [Reference],
+    /// A run counts only if the limits before and after it agree, and not only the placement.
+    pub(crate) strict: bool,
+    /// Results show the time of a cache line, and not only the placement.
+    pub(crate) shows_line: bool,
     /// Turns or frames of a limit of the cable at most; they take a while when the machine is busy.
     pub(crate) most: Option<u64>,
+    /// Processors with a process that computes while peers are measured.
+    pub(crate) company: &'a [usize],
+}
+
+impl Plan<'_> {
+    /// The limits that were taken before and after something, if the machine was the same.
+    fn steady(&self, before: &Values, after: &Values) -> Option<Values> {
+        if self.strict {
+            return steady(before, after);
+        }
+        let place = |values: &Values| values.first()?.map(Placement::of);
+        (place(before) == place(after)).then(|| after.clone())
+    }
 }
 
 /// Attempts for each run that is wanted.
 const ATTEMPTS: usize = 6;
 
-/// Repeats a test. A run counts when the limits before and after it agree. Another library is measured after
-/// each run that counts, and the run counts no more if the limits are different after that.
+/// Repeats a test. A run counts when the limits before and after it agree; each belongs to the placement that the
+/// cache line shows, and no figure mixes two. Another library is measured after each run that counts, and the run
+/// counts no more if the limits are different after that. Returns one result for each placement that came up.
 pub(crate) fn repeat(
     test: &'static str,
     bytes: Option<usize>,
     bench: &mut dyn Bench,
     session: &mut Session,
     plan: Plan<'_>,
-) -> Result<Measured> {
+) -> Result<Vec<Measured>> {
     let size = bytes.unwrap_or(0);
-    let with_peers = plan.references.iter().any(|reference| reference.is_peer());
-    let mut good = Vec::new();
-    let mut bad = Vec::new();
+    let with_peers = plan.references.iter().any(|by| by.is_peer());
+    let mut groups = Groups::new(plan);
     let mut before = measure(session, plan, size, false)?;
-    while good.len() < plan.runs && good.len() + bad.len() < plan.runs * ATTEMPTS {
+    while groups.want_more() {
         let figures = bench.run(session)?;
         let mut after = measure(session, plan, size, false)?;
-        let mut found = steady(&before, &after);
+        let mut found = plan.steady(&before, &after);
         before.clone_from(&after);
         if with_peers && found.is_some() {
             let peers = measure(session, plan, size, true)?;
             after = measure(session, plan, size, false)?;
-            found = steady(&before, &after)
+            found = plan
+                .steady(&before, &after)
                 .and(found)
                 .map(|limits| merged(limits, &peers));
             before.clone_from(&after);
         }
-        match found {
-            Some(references) => good.push((figures, references)),
-            None => bad.push((figures, after)),
+        groups.add(figures, found.ok_or(after));
+    }
+    Ok(groups.results(test, bytes))
+}
+
+type Run = (Vec<Figure>, Values);
+
+/// The runs by placement: without one, near, far.
+struct Groups<'a> {
+    plan: Plan<'a>,
+    attempts: usize,
+    most: usize,
+    good: [Vec<Run>; 3],
+    bad: [Vec<Run>; 3],
+}
+
+const PLACES: [Option<Placement>; 3] = [None, Some(Placement::Near), Some(Placement::Far)];
+
+impl<'a> Groups<'a> {
+    fn new(plan: Plan<'a>) -> Self {
+        Self {
+            plan,
+            attempts: 0,
+            most: plan.runs * ATTEMPTS,
+            good: Default::default(),
+            bad: Default::default(),
         }
     }
-    let unsteady = good.is_empty();
-    let discarded = if unsteady { 0 } else { bad.len() };
-    let runs = if unsteady { &bad } else { &good };
-    let (figures, bounds) = summarize(runs, plan.references);
-    Ok(Measured {
-        test,
-        bytes,
-        figures,
-        bounds,
-        runs: runs.len(),
-        discarded,
-        unsteady,
-    })
+
+    /// Whether a placement that has come up lacks runs. When one has enough, another one gets as many attempts again.
+    fn want_more(&mut self) -> bool {
+        let runs = self.plan.runs;
+        if self.good.iter().any(|group| group.len() == runs) {
+            self.most = self.most.min(self.attempts + runs);
+        }
+        let mut seen = self.good.iter().filter(|group| !group.is_empty());
+        let enough = seen.clone().next().is_some() && seen.all(|group| group.len() >= runs);
+        !enough && self.attempts < self.most
+    }
+
+    /// Adds a run with the references of a steady machine, or with those after it.
+    fn add(&mut self, figures: Vec<Figure>, found: std::result::Result<Values, Values>) {
+        self.attempts += 1;
+        let (groups, values) = match found {
+            Ok(values) => (&mut self.good, values),
+            Err(values) => (&mut self.bad, values),
+        };
+        let mut both = self.plan.references.iter().zip(&values);
+        let line = both.find(|(by, _)| **by == Reference::CacheLine);
+        let placement = line.and_then(|(_, line)| line.map(Placement::of));
+        let group = PLACES.iter().position(|place| *place == placement);
+        groups[group.unwrap_or(0)].push((figures, values));
+    }
+
+    fn results(&self, test: &'static str, bytes: Option<usize>) -> Vec<Measured> {
+        let unsteady = self.good.iter().all(Vec::is_empty);
+        let groups = if unsteady { &self.bad } else { &self.good };
+        let some = (0..PLACES.len()).filter(|group| !groups[*group].is_empty());
+        some.map(|group| {
+            let (figures, mut bounds) = summarize(&groups[group], self.plan.references);
+            bounds.retain(|by| self.plan.shows_line || by.reference != Reference::CacheLine);
+            Measured {
+                test,
+                device: None,
+                bytes,
+                placement: PLACES[group],
+                figures,
+                bounds,
+                runs: groups[group].len(),
+                discarded: if unsteady { 0 } else { self.bad[group].len() },
+                unsteady,
+            }
+        })
+        .collect()
+    }
 }
 
 /// The values of all references, in order; None for one that is absent or was not asked for.
@@ -168,16 +255,19 @@ fn both_agree(before: Option<f64>, after: Option<f64>) -> Option<Option<f64>> {
     }
 }
 
-/// Measures the other libraries, or all else.
+/// Measures the peers, or all else.
 fn measure(session: &mut Session, plan: Plan<'_>, bytes: usize, peers: bool) -> Result<Values> {
+    let _company = if peers {
+        Company::start(plan.company)?
+    } else {
+        Company::default()
+    };
     let value = |reference: &Reference| match reference.is_peer() == peers {
         true => reference.measure(session, bytes, plan.most),
         false => Ok(None),
     };
     plan.references.iter().map(value).collect()
 }
-
-type Run = (Vec<Figure>, Values);
 
 /// Medians over the runs; ratios are taken run by run.
 fn summarize(runs: &[Run], references: &[Reference]) -> (Vec<Figure>, Vec<Bound>) {
@@ -254,6 +344,7 @@ impl Measured {
         };
         json!({
             "test": self.test, "bytes": self.bytes, "runs": self.runs,
+            "placement": self.placement.map(Placement::name), "device": self.device,
             "discarded": self.discarded, "unsteady": self.unsteady,
             "figures": figures.collect::<Vec<_>>(), "limits": bounds(false), "peers": bounds(true),
         })
@@ -311,6 +402,35 @@ mod tests {
         assert_eq!(steady(&vec![Some(50.0)], &vec![Some(300.0)]), None);
         assert_eq!(steady(&vec![None], &vec![None]), Some(vec![None]));
         assert_eq!(steady(&vec![Some(50.0)], &vec![None]), None);
+    }
+
+    #[test]
+    fn placements_are_never_mixed() {
+        let references = [Reference::CacheLine];
+        let mut groups = Groups::new(Plan {
+            runs: 2,
+            references: &references,
+            strict: true,
+            shows_line: true,
+            most: None,
+            company: &[],
+        });
+        let of = |value| vec![figure("one way", value, "µs")];
+        for (value, line) in [(0.06, 58.0), (0.3, 290.0), (0.07, 60.0)] {
+            assert!(groups.want_more());
+            groups.add(of(value), Ok(vec![Some(line)]));
+        }
+        groups.add(of(9.0), Err(vec![Some(300.0)]));
+        // Near has enough, far gets as many attempts again.
+        assert!(groups.want_more());
+        groups.add(of(0.32), Ok(vec![Some(300.0)]));
+        assert!(!groups.want_more());
+        let [near, far] = &groups.results("latency", Some(8))[..] else {
+            panic!("two placements")
+        };
+        assert_eq!((near.placement, far.placement), (PLACES[1], PLACES[2]));
+        assert_eq!((near.figures[0].value, far.figures[0].value), (0.065, 0.31));
+        assert_eq!((near.discarded, far.discarded), (0, 1));
     }
 
     #[test]

@@ -227,6 +227,29 @@ pub(crate) fn stream<L: Cables>(
     Ok((rate, bytes - HEADER))
 }
 
+/// Trains of a stream over UDP; some hundred milliseconds.
+const TRAINS: u64 = 8_000;
+
+/// A stream of UDP trains to the peer in GB/s; None without UDP.
+///
+/// # Errors
+/// The peer does not answer.
+pub(crate) fn trains<L: Cables>(
+    session: &mut Session<L>,
+    most: Option<u64>,
+) -> Result<Option<f64>> {
+    let cable = of(session.own()?.cable())?;
+    let (mtu, trains) = (cable.mtu, TRAINS.min(most.unwrap_or(u64::MAX)));
+    if cable.udp.is_none() {
+        return Ok(None);
+    }
+    session.ask(&json!({"op": "cable-trains", "mtu": mtu, "count": trains}))?;
+    let cable = of(session.own()?.cable())?;
+    let udp = cable.udp.as_mut();
+    udp.map(|udp| udp.stream(Side::Driver, mtu, trains))
+        .transpose()
+}
+
 impl Cable {
     fn play(
         &mut self,
@@ -336,6 +359,15 @@ pub(crate) fn serve(
             let (round, frames) = (round()?, count("count")?);
             control.send(&json!({}))?;
             of(own)?.frames.receive(round, frames)
+        }
+        "cable-trains" => {
+            let mtu = number(question, "mtu", 0..=SIZE_MAX)? as usize;
+            let trains = count("count")?;
+            control.send(&json!({}))?;
+            let udp = of(own)?.udp.as_mut();
+            let missing = || Error::Peer("has no UDP".to_owned());
+            let stream = udp.ok_or_else(missing)?.stream(Side::Server, mtu, trains);
+            stream.map(drop)
         }
         other => Err(unknown(other)),
     }

@@ -20,14 +20,22 @@ use crate::tests::Test;
 #[doc = " with --self. The server serves whoever can connect on DEVICE, until a client has finished."]
 ///
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
-/// Read), cq (polling a CQ with 1 active VI of --vis), cq-random (messages on a random one of --vis VIs,
-/// one CQ), connect (--vis connections), idle-memory (memory of an idle pair of VIs), register
-/// (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without transport), calls
-/// (each call of a message), within (a message between two VIs of one thread, compared with loopback),
-/// open (VipOpenNic), pinned (VipRecvWait in processes that may use one CPU), scale (all to all between
-/// --processes), overlap (the share of the processor that a stream of RDMA Writes leaves to the
-/// program), all. Register, post, calls, within, open, pinned and scale need no peer. Default: latency,
-/// bandwidth and rate.
+/// Read), library (RDMA Writes into memory of vipl_alloc, beside a cache line and beside messages),
+/// company (a ping-pong beside a process that computes on each of the two CPUs: the mean, the median,
+/// the 99th percentile and the worst, polling and waiting), profiled (a ping-pong under `perf record`,
+/// its worst repetition), idle (wake-ups of an idle connected process, by thread, for every device), cq
+/// (polling a CQ with 1 active VI of --vis), cq-random (messages on a random one of --vis VIs, one CQ),
+/// connect (--vis connections, and VipDisconnect with all and with 10), idle-memory (memory of an idle
+/// pair of VIs), register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone
+/// without transport), calls (each call of a message), within (a message between two VIs of one thread,
+/// compared with loopback), open (VipOpenNic), pinned (VipRecvWait in processes that may use one CPU),
+/// scale (all to all between --processes), overlap (the share of the processor that a stream of RDMA
+/// Writes leaves to the program), all. Library, register, post, calls, within, open, pinned, scale and
+/// idle need no peer. Default: latency, bandwidth and rate.
+///
+/// With --self each run is labelled near or far, by the time of a cache line between the two CPUs (below
+/// 120 ns: near), and runs of both kinds are never mixed. Without --cpu, --limits, --peers and --table
+/// choose a near pair of CPUs and a far one, if the machine has both.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 pub(crate) struct Options {
@@ -49,9 +57,9 @@ pub(crate) struct Options {
     )]
     pub(crate) netns: Option<String>,
 
-    /// Device to open
-    #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
-    pub(crate) device: String,
+    /// Device to open [default: /dev/via_lo; idle: every device]
+    #[arg(short, long, env = "VIPL_DEVICE")]
+    pub(crate) device: Option<String>,
 
     /// Message sizes in bytes: a list such as 8,4k,64k, or all [default: depends on the test]
     #[arg(short, long)]
@@ -94,8 +102,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1000)]
     pub(crate) vis: usize,
 
-    /// CPUs of the two processes; all: do not pin them [default: two on different cores]. The
-    /// processes of scale share all CPUs
+    /// CPUs of the two processes; all: do not pin them [default: two on different cores, see above].
+    /// The processes of scale share all CPUs
     #[arg(long, value_name = "A,B")]
     pub(crate) cpu: Option<String>,
 
@@ -155,6 +163,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     pub(crate) fresh: bool,
 
+    /// A process of company that computes
+    #[arg(long, hide = true)]
+    pub(crate) computes: bool,
+
     /// A process of scale
     #[arg(long, hide = true)]
     pub(crate) member: Option<String>,
@@ -177,7 +189,19 @@ pub(crate) enum Memory {
     Library,
 }
 
+impl Options {
+    pub(crate) fn device(&self) -> &str {
+        self.device.as_deref().unwrap_or(options::DEVICE)
+    }
+
+    /// Whether figures are compared with limits of the machine.
+    pub(crate) fn compares(&self) -> bool {
+        self.limits || self.peers || self.table
+    }
+}
+
 /// The command line, understood.
+#[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) tests: Vec<Test>,
     pub(crate) host: Option<String>,
@@ -225,6 +249,7 @@ impl Job {
             time: Duration::try_from_secs_f64(options.seconds)
                 .map_err(|_| Error::Usage("--seconds is not a valid duration".to_owned()))?,
             vis: options.vis.max(1),
+            processes: 0,
         };
         let cpu = options.cpu.as_deref();
         let pinned = cpu != Some("all");
@@ -260,21 +285,27 @@ impl Job {
         self.tests.is_empty() && self.host.is_none() && !options.alone && !options.table
     }
 
+    /// The same on these CPUs.
+    pub(crate) fn on(&self, cpus: Pair) -> Self {
+        Self {
+            cpus,
+            ..self.clone()
+        }
+    }
+
     /// The CPUs that the processes are kept on.
     pub(crate) fn pins(&self) -> Option<Pair> {
         self.pinned.then_some(self.cpus)
     }
 
-    /// How processes are started that measure something for this one.
-    pub(crate) fn fresh(&self, options: &Options) -> Fresh {
+    /// How processes are started that measure something for this one, on this device.
+    pub(crate) fn fresh(&self, options: &Options, device: &str) -> Fresh {
         let level = match options.reliability {
             Level::Unreliable => "unreliable",
             Level::Delivery => "delivery",
             Level::Reception => "reception",
         };
-        let mut arguments: Vec<String> = ["-d", &options.device, "-r", level]
-            .map(str::to_owned)
-            .to_vec();
+        let mut arguments: Vec<String> = ["-d", device, "-r", level].map(str::to_owned).to_vec();
         if let Some(name) = &options.netns {
             arguments.extend(["--netns".to_owned(), name.clone()]);
         }
@@ -285,8 +316,8 @@ impl Job {
     }
 
     /// The same for two processes on the two CPUs.
-    pub(crate) fn fresh_pair(&self, options: &Options) -> Fresh {
-        let mut fresh = self.fresh(options);
+    pub(crate) fn fresh_pair(&self, options: &Options, device: &str) -> Fresh {
+        let mut fresh = self.fresh(options, device);
         let cpus = format!("{},{}", self.cpus.0, self.cpus.1);
         fresh.arguments.extend(["--cpu".to_owned(), cpus]);
         fresh
@@ -322,7 +353,7 @@ pub(crate) fn conditions(options: &Options, job: &Job) -> String {
         Some(Pair(first, second)) => format!("CPUs {first} and {second}"),
         None => "all CPUs".to_owned(),
     };
-    format!("{}, level {level}, {cpus}, {mode}", options.device)
+    format!("{}, level {level}, {cpus}, {mode}", options.device())
 }
 
 #[cfg(test)]
@@ -355,7 +386,10 @@ mod unit {
         };
         let options = parse(&["--self", "--netns", "b", "idle-memory"]).unwrap();
         assert_eq!(options.netns.as_deref(), Some("b"));
-        let arguments = Job::new(&options).unwrap().fresh_pair(&options).arguments;
+        let fresh = Job::new(&options)
+            .unwrap()
+            .fresh_pair(&options, "tulip:eth0");
+        let arguments = fresh.arguments;
         assert!(arguments.windows(2).any(|two| two == ["--netns", "b"]));
         assert!(parse(&["--netns", "b", "latency"]).is_err());
         assert!(parse(&["--self", "--netns", "b", "--table"]).is_err());

@@ -79,10 +79,6 @@ impl Bench for CqCost {
             figure("take, many", many.take, "ns"),
         ])
     }
-
-    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
-        Ok(())
-    }
 }
 
 fn empty_looks(cq: &Cq) -> Result<f64> {
@@ -139,11 +135,7 @@ fn ask_for(active: &Endpoint, burst: usize, messages: u32) -> Result<()> {
     let descriptor = active.sends[burst % active.sends.len()];
     descriptor.set_immediate(messages);
     active.vi.post_send(descriptor)?;
-    let mut patience = Patience::new("requesting a burst");
-    while active.vi.send_done()?.is_none() {
-        patience.spend()?;
-    }
-    Ok(())
+    active.vi.next_sent("requesting a burst")
 }
 
 /// The server's side, from the question that opened it to its end.
@@ -155,13 +147,9 @@ pub(crate) fn serve(session: &mut Session, vi: ViSpec, vis: usize, first: u32) -
     session.join(&active.vi, first + vis as u32 - 1)?;
     let mut sent = 0usize;
     loop {
-        let mut patience = Patience::new("waiting for the request for a burst");
-        let asked = loop {
-            match active.vi.receive_done()? {
-                Some(descriptor) => break descriptor,
-                None => patience.spend()?,
-            }
-        };
+        let asked = active
+            .vi
+            .next_received("waiting for the request for a burst")?;
         let messages = asked.immediate();
         active.vi.post_receive(asked)?;
         if messages == 0 {
@@ -179,9 +167,7 @@ pub(crate) fn serve(session: &mut Session, vi: ViSpec, vis: usize, first: u32) -
             sent += 1;
         }
         for _ in 0..messages {
-            while active.vi.send_done()?.is_none() {
-                patience.spend()?;
-            }
+            active.vi.next_sent("sending a burst")?;
         }
     }
     session.next_go()?;

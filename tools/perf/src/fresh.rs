@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use vipl_tools::{Error, Result};
 
+use crate::bench::{Figure, figure};
+
 /// How such a process is started: the options that it takes over.
 #[derive(Clone, Debug)]
 pub(crate) struct Fresh {
@@ -40,10 +42,40 @@ impl Fresh {
         }
     }
 
+    /// Runs it, and returns the figures of its only test.
+    pub(crate) fn figures(command: Command, test: &str) -> Result<Vec<Figure>> {
+        let answer = Self::answer(command, test)?;
+        let figures = answer["results"][0]["figures"].as_array();
+        let figures = figures.and_then(|all| all.iter().map(figure_of).collect());
+        figures.ok_or_else(|| Error::Peer(format!("{test} gave no figures")))
+    }
+
     /// Runs it, and returns its first figure.
     pub(crate) fn first_figure(command: Command, test: &str) -> Result<f64> {
-        let answer = Self::answer(command, test)?;
-        let value = answer["results"][0]["figures"][0]["value"].as_f64();
+        let figures = Self::figures(command, test)?;
+        let value = figures.first().map(|figure| figure.value);
         value.ok_or_else(|| Error::Peer(format!("{test} gave no figure")))
+    }
+}
+
+const UNITS: [&str; 5] = ["KiB", "ms", "µs", "/s", ""];
+
+fn figure_of(found: &Value) -> Option<Figure> {
+    let unit = UNITS.iter().find(|unit| found["unit"] == **unit)?;
+    let name = found["name"].as_str()?.to_owned();
+    Some(figure(name, found["value"].as_f64()?, unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figures_come_back_from_the_other_process() {
+        let found = json!({"name": "after one message", "value": 1.0, "unit": "KiB"});
+        let expected = figure("after one message", 1.0, "KiB");
+        assert_eq!(figure_of(&found), Some(expected));
+        assert_eq!(figure_of(&json!({"name": "x", "value": 1.0})), None);
     }
 }

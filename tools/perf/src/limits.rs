@@ -4,29 +4,23 @@ use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use vipl_tools::blocks::Blocks;
 use vipl_tools::stats::median;
 use vipl_tools::{Result, sys};
-
-const BLOCKS: u64 = 40;
 
 /// Takes so many turns, numbered from 1, and returns half the median time of one in ns: the way there, or
 /// back. Both sides take equally many when they are given the same number.
 #[inline(always)]
 pub(crate) fn median_turn(turns: u64, mut take: impl FnMut(u64) -> Result<()>) -> Result<f64> {
-    let blocks = BLOCKS.min(turns.max(1));
-    let per_block = (turns / blocks).max(1);
-    let mut times = Vec::with_capacity(blocks as usize);
+    let (mut blocks, mut taken) = (Blocks::new(turns), 0);
     let mut turn = 0;
-    for _ in 0..blocks {
-        let start = Instant::now();
-        for _ in 0..per_block {
+    while taken < turns {
+        taken += blocks.take(turns - taken, || {
             turn += 1;
-            take(turn)?;
-        }
-        times.push(start.elapsed().as_nanos() as f64 / (2 * per_block) as f64);
+            take(turn)
+        })?;
     }
-    let settled = times.len() / 5; // The first blocks warm up.
-    Ok(median(&times[settled..]))
+    Ok(blocks.median() / 2.0)
 }
 
 /// Turns that take some ten milliseconds.

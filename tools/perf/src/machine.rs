@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   driver                                  server
-//!     limit-turns, limit-stream  ────────▶  serves its side of the arena
+//!     limit-turns, -stream, -futex  ─────▶  serves its side of the arena
 //!     limit-buffers  ────────────────────▶  both look whether the kernel copies between them
 //!     limit-writes, limit-halves  ───────▶  serves its side of the copies
 //! ```
@@ -18,13 +18,14 @@ use vipl_tools::nic::Nic;
 use vipl_tools::rendezvous::Side;
 use vipl_tools::request::{TURNS_MAX, number, unknown};
 use vipl_tools::session::Local;
+use vipl_tools::sys;
 
 use crate::arena::{ARENA_BYTES, Arena, RAW_MAX};
 use crate::cable::{self, Cable, Cables};
 use crate::limits::{self, Buffers};
 use crate::peers::Peers;
 use crate::process_vm::{self, Remote};
-use crate::procmem;
+use crate::usage;
 
 /// The two processes.
 pub(crate) type Session = vipl_tools::session::Session<Own>;
@@ -68,10 +69,9 @@ impl Local for Own {
             op if op.starts_with("cable-") => {
                 cable::serve(control, &mut self.cable, nic, question)?
             }
-            "usage" => {
-                let usage = procmem::of_process(std::process::id()).unwrap_or_default();
-                control.send(&json!({"pss": usage.pss, "shared": usage.shared}))?;
-            }
+            "usage" => control.send(&usage::own())?,
+            "sleeps" => control.send(&json!(usage::sleeps()))?,
+            "cpu" => control.send(&json!({"seconds": sys::cpu_seconds()}))?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -80,6 +80,8 @@ impl Local for Own {
 
 /// Messages of the raw ring; some ten milliseconds.
 const RING_MESSAGES: u64 = 400_000;
+/// Turns of futex wake-ups; some ten milliseconds on a quiet machine.
+const FUTEX_TURNS: u64 = 2_000;
 /// Turns of polled writes; some ten milliseconds.
 const WRITE_TURNS: u64 = 6_000;
 
@@ -107,6 +109,16 @@ pub(crate) fn ring_rate(session: &mut Session) -> Result<f64> {
     session.own()?.arena.reset();
     session.ask(&json!({"op": "limit-stream", "messages": RING_MESSAGES}))?;
     session.own()?.arena.stream(Side::Driver, RING_MESSAGES)
+}
+
+/// One way in ns of a word on which both sides sleep: a wake-up each way.
+///
+/// # Errors
+/// The peer does not answer.
+pub(crate) fn futex_turns(session: &mut Session) -> Result<f64> {
+    session.own()?.arena.reset();
+    session.ask(&json!({"op": "limit-futex", "turns": FUTEX_TURNS}))?;
+    session.own()?.arena.futex_turns(Side::Driver, FUTEX_TURNS)
 }
 
 /// Copies by the kernel into the peer's memory, in GB/s; None where it forbids them.
@@ -199,6 +211,11 @@ fn serve(control: &mut SocketControl, own: &mut Own, question: &Value) -> Result
             let (bytes, turns) = (size()?.min(RAW_MAX), count("turns")?);
             control.send(&json!({}))?;
             own.arena.ping_pong(Side::Server, bytes, turns).map(drop)
+        }
+        "limit-futex" => {
+            let turns = count("turns")?;
+            control.send(&json!({}))?;
+            own.arena.futex_turns(Side::Server, turns).map(drop)
         }
         "limit-stream" => {
             let messages = count("messages")?;

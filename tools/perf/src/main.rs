@@ -5,10 +5,14 @@ mod arena;
 mod bench;
 mod cable;
 mod cli;
+mod company;
+mod context;
 mod cq;
 mod frames;
 mod fresh;
+mod idle;
 mod latency;
+mod library;
 mod limits;
 mod link;
 mod machine;
@@ -18,8 +22,9 @@ mod output;
 mod overlap;
 mod peers;
 mod pinned;
+mod placement;
 mod process_vm;
-mod procmem;
+mod profiled;
 mod random;
 mod reference;
 mod scale;
@@ -30,6 +35,7 @@ mod table;
 mod tcp;
 mod tests;
 mod udp;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -37,18 +43,17 @@ use serde_json::json;
 use vipl_client::Library;
 use vipl_tools::nic::Nic;
 use vipl_tools::options;
+use vipl_tools::pin::Pair;
 use vipl_tools::report;
 use vipl_tools::session::needs_self;
-use vipl_tools::{Error, Result, host, size, sys};
+use vipl_tools::{Error, Result, host, sys};
 
-use crate::bench::{Params, Plan};
 use crate::cable::Cable;
 use crate::cli::{Job, Memory, Options, conditions};
+use crate::context::Context;
 use crate::machine::Session;
 use crate::output::Output;
 use crate::peers::Peers;
-use crate::reference::Reference;
-use crate::scale::Game;
 use crate::tests::Test;
 
 fn main() -> ExitCode {
@@ -67,6 +72,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
+    if options.computes {
+        company::compute();
+    }
     sys::raise_file_limit();
     if let Some(numbers) = &options.peer {
         return tests::serve(&mut Session::as_peer(numbers, host::library)?).map(drop);
@@ -77,10 +85,10 @@ fn run(options: &Options) -> Result<()> {
         vipl_tools::region::use_library_memory();
     }
     if let Some(member) = &options.member {
-        return scale::member(member, host::library, &options.device, job.game(options));
+        return scale::member(member, host::library, options.device(), job.game(options));
     }
     if job.is_server(options) {
-        let (device, memory) = (&options.device, options.terms.memory()?);
+        let (device, memory) = (options.device(), options.terms.memory()?);
         let listen = |came: &dyn Fn()| {
             let session = Session::listen(host::library()?, device, options.port, memory, came)?;
             if let Some(cpus) = job.pins() {
@@ -91,103 +99,50 @@ fn run(options: &Options) -> Result<()> {
         };
         return options.terms.serve(listen, tests::serve);
     }
-    let vipl = host::library()?;
-    if options.table {
-        return run_table(options, &job, vipl);
-    }
-    let local = options.alone;
     if job.tests.is_empty() {
         job.tests = vec![Test::Latency, Test::Bandwidth, Test::Rate];
     }
-    if (options.limits || options.peers) && !local {
+    let local = options.alone || options.table;
+    if options.compares() && !local {
         return Err(needs_self());
     }
-    let mut output = Output::new(options, vipl, &job)?;
-    if options.fresh && job.tests == [Test::Open] {
-        let once = || setup::open_once(vipl, &options.device);
-        output.add(tests::measure_apart(Test::Open, job.params, 1, once)?);
-        output.flush()?;
-        return output.finish();
+    // Before the library is opened: it costs less in a process without other threads.
+    let pairs = match options.compares() && options.cpu.is_none() {
+        true => placement::pairs()?,
+        false => vec![job.cpus],
+    };
+    let vipl = host::library()?;
+    if options.table {
+        return run_table(options, &job, &pairs, vipl);
     }
-    if !local && job.host.is_none() && job.tests.iter().all(|test| test.is_alone()) {
-        run_alone(options, &job, vipl, &mut output)?;
-    } else {
-        run_with_peer(options, &job, vipl, &mut output)?;
+    let mut output = Output::new(options, vipl, &job)?;
+    let alone = !local && job.host.is_none() && job.tests.iter().all(|test| test.starts_peers());
+    for cpus in pairs {
+        let job = job.on(cpus);
+        let context = Context {
+            options,
+            job: &job,
+            vipl,
+        };
+        if alone {
+            let nic = Nic::open(vipl, options.device())?;
+            if let Some(cpus) = job.pins() {
+                sys::run_on(cpus.0)?;
+            }
+            run_tests(&context, None, &nic, &mut output)?;
+        } else {
+            let mut session = connect(&context)?;
+            let nic = session.nic.clone();
+            run_tests(&context, Some(&mut session), &nic, &mut output)?;
+        }
     }
     output.finish()
 }
 
-fn run_alone(
-    options: &Options,
-    job: &Job,
-    vipl: &'static Library,
-    output: &mut Output,
-) -> Result<()> {
-    let nic = Nic::open(vipl, &options.device)?;
-    if let Some(cpus) = job.pins() {
-        sys::run_on(cpus.0)?;
-    }
-    for test in &job.tests {
-        for bytes in sizes(options, *test, &nic)? {
-            let params = Params {
-                bytes,
-                ..job.params
-            };
-            if test.is_apart() {
-                measure_apart(options, job, vipl, (*test, params), output)?;
-            } else {
-                output.add(tests::measure_alone(*test, &nic, params, job.runs)?);
-            }
-        }
-        output.flush()?;
-    }
-    Ok(())
-}
-
-/// Measures what needs processes of its own, while this one keeps the Kernel Agent running.
-fn measure_apart(
-    options: &Options,
-    job: &Job,
-    vipl: &'static Library,
-    (test, params): (Test, Params),
-    output: &mut Output,
-) -> Result<()> {
-    let fresh = job.fresh(options);
-    match test {
-        Test::Scale => {
-            let game = Game {
-                params,
-                ..job.game(options)
-            };
-            // The processes inherit what this one may use.
-            sys::run_on_all()?;
-            for processes in &options.processes {
-                let once = || scale::measure(vipl, &options.device, game, *processes);
-                output.add(tests::measure_apart(test, params, 1, once)?);
-            }
-            if let Some(cpus) = job.pins() {
-                sys::run_on(cpus.0)?;
-            }
-        }
-        Test::Pinned => {
-            let once = || pinned::wait(&fresh, job.cpus, params);
-            output.add(tests::measure_apart(test, params, job.runs, once)?);
-        }
-        _ => {
-            let once = || setup::open(&fresh);
-            output.add(tests::measure_apart(test, params, job.runs, once)?);
-        }
-    }
-    Ok(())
-}
-
-fn run_with_peer(
-    options: &Options,
-    job: &Job,
-    vipl: &'static Library,
-    output: &mut Output,
-) -> Result<()> {
-    let device = &options.device;
+/// Connects with the peer, which is started or is a server, and opens what its figures are compared with.
+fn connect(context: &Context<'_>) -> Result<Session> {
+    let Context { options, job, vipl } = *context;
+    let device = options.device();
     let mut session = match &job.host {
         Some(host) => {
             let session = Session::connect(vipl, device, host, options.port)?;
@@ -196,7 +151,7 @@ fn run_with_peer(
             }
             session
         }
-        None if options.alone => {
+        None if options.alone || options.table => {
             Session::with_peer(vipl, device, job.pins(), options.netns.as_deref())?
         }
         None => {
@@ -216,37 +171,22 @@ fn run_with_peer(
     if options.peers {
         session.own()?.peers = Some(find_peers(job));
     }
-    for test in &job.tests {
-        let sizes = sizes(options, *test, &session.nic)?;
-        if *test == Test::IdleMemory && !options.fresh && options.alone {
-            output.add(tests::measure_memory(
-                &job.fresh_pair(options),
-                job.params.vis,
-                job.memory_unset(),
-                job.runs,
-            )?);
-            output.flush()?;
-            continue;
-        }
-        for bytes in sizes {
-            let params = Params {
-                bytes,
-                ..job.params
-            };
-            if test.is_apart() {
-                measure_apart(options, job, vipl, (*test, params), output)?;
-                continue;
-            }
-            let references = references(options, job, &session, *test, bytes);
-            let plan = Plan {
-                runs: job.runs,
-                references: &references,
-                most: job.params.iterations,
-            };
-            match tests::measure(*test, &mut session, params, plan) {
+    Ok(session)
+}
+
+fn run_tests(
+    context: &Context<'_>,
+    mut session: Option<&mut Session>,
+    nic: &Nic,
+    output: &mut Output,
+) -> Result<()> {
+    let tests = &context.job.tests;
+    for test in tests {
+        for params in context.variants(*test, nic)? {
+            match context.measure(*test, session.as_deref_mut(), nic, params) {
                 Ok(measured) => output.add(measured),
                 // What the device cannot do is no reason to stop the other tests.
-                Err(Error::Usage(reason)) if job.tests.len() > 1 => {
+                Err(Error::Usage(reason)) if tests.len() > 1 => {
                     report::note(&format!("{}: skipped: {reason}", test.name()));
                     break;
                 }
@@ -267,70 +207,31 @@ fn find_peers(job: &Job) -> Peers {
     peers
 }
 
-/// What a test is compared with: as asked for, and as far as it is possible here.
-fn references(
-    options: &Options,
-    job: &Job,
-    session: &Session,
-    test: Test,
-    bytes: usize,
-) -> Vec<Reference> {
-    let own = session.local();
-    let cable = own.and_then(|own| own.cable.as_ref());
-    let limits = match (options.limits || options.peers, cable) {
-        (true, None) => test.limits(bytes),
-        (true, Some(_)) => test.cable_limits(),
-        (false, _) => &[],
-    };
-    // Two processes that poll on one processor would take turns by the millisecond.
-    let shared = job.cpus.0 == job.cpus.1;
-    let mut references = limits.to_vec();
-    if let Some(peers) = own.and_then(|own| own.peers.as_ref()) {
-        let there = test.peers(bytes).iter().filter(|peer| peers.has(**peer));
-        references.extend(there.map(|peer| Reference::Peer(*peer)));
-    }
-    references.retain(|reference| !(shared && reference.takes_two_cpus()));
-    references
-}
-
-fn run_table(options: &Options, job: &Job, vipl: &'static Library) -> Result<()> {
-    let peers = options.peers.then(|| find_peers(job));
-    let lines = table::chosen(options.lines.as_deref(), peers.as_ref())?;
-    // Memory first, and in processes of its own: later the agent has memory to spare.
-    let memory = table::needs_memory(&lines).then(|| {
-        eprintln!("measuring memory, in separate processes ...");
-        let fresh = job.fresh_pair(options);
-        tests::measure_memory(&fresh, table::MEMORY_VIS, job.memory_unset(), job.runs)
-    });
-    let mut session = Session::with_peer(vipl, &options.device, job.pins(), None)?;
-    session.own()?.peers = peers;
-    let fresh = job.fresh(options);
-    let apart = |test: Test, params: Params| {
-        let once = || match test {
-            Test::Pinned => pinned::wait(&fresh, job.cpus, params),
-            _ => setup::open(&fresh),
+fn run_table(options: &Options, job: &Job, pairs: &[Pair], vipl: &'static Library) -> Result<()> {
+    let found = options.peers.then(|| find_peers(job));
+    let lines = table::chosen(options.lines.as_deref(), found.as_ref())?;
+    let mut results = table::Results::default();
+    for cpus in pairs {
+        let job = job.on(*cpus);
+        let context = Context {
+            options,
+            job: &job,
+            vipl,
         };
-        tests::measure_apart(test, params, job.runs, once)
-    };
-    let results = table::run(&mut session, job.params, job.runs, &lines, memory, apart);
+        // Memory first, and in processes of its own: later the agent has memory to spare.
+        results.measure_memory(&context, &lines);
+        let mut session = connect(&context)?;
+        results.measure(&context, &mut session, &lines);
+    }
     if options.json {
-        let machine = host::json(vipl);
-        let document = json!({"machine": machine, "device": options.device,
-            "cpus": [job.cpus.0, job.cpus.1], "table": table::json(&results)});
+        let pairs: Vec<_> = pairs.iter().map(|cpus| [cpus.0, cpus.1]).collect();
+        let document = json!({"machine": host::json(vipl), "device": options.device(),
+            "cpus": pairs[0], "pairs": pairs, "table": results.json()});
         return report::print(&format!("{document:#}\n"));
     }
     let mut head = format!("{}# {}\n", host::lines(vipl), conditions(options, job));
-    let peers = session.local().and_then(|own| own.peers.as_ref());
-    for line in peers.iter().flat_map(|peers| peers.lines()) {
+    for line in found.iter().flat_map(Peers::lines) {
         head += &format!("# {line}\n");
     }
-    report::print(&format!("{head}{}", table::text(&results)))
-}
-
-fn sizes(options: &Options, test: Test, nic: &Nic) -> Result<Vec<usize>> {
-    let most = usize::try_from(nic.attributes().transfer_max).unwrap_or(usize::MAX);
-    match &options.size {
-        Some(text) => size::parse_list(text, most.min(4 << 20)),
-        None => Ok(test.sizes()),
-    }
+    report::print(&format!("{head}{}", results.text()))
 }

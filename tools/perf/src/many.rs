@@ -84,6 +84,16 @@ impl Many {
         Ok(())
     }
 
+    /// Takes the last VI out.
+    pub(crate) fn pop(&mut self) -> Option<Vi> {
+        self.vis.pop()
+    }
+
+    /// Ends and destroys all VIs but the first `count`.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.vis.truncate(count);
+    }
+
     /// Sends one message on every connection.
     pub(crate) fn send_each(&self) -> Result<()> {
         (0..self.vis.len()).try_for_each(|index| self.send(index))
@@ -94,11 +104,7 @@ impl Many {
     pub(crate) fn send(&self, index: usize) -> Result<()> {
         let vi = &self.vis[index];
         vi.post_send(Descriptor::new(&self.region, index * SLOT + 64))?;
-        let mut patience = Patience::new("sending on one of many connections");
-        while vi.send_done()?.is_none() {
-            patience.spend()?;
-        }
-        Ok(())
+        vi.next_sent("sending on one of many connections")
     }
 
     /// Takes the next message of any connection off their completion queue; returns the connection's number.
@@ -124,14 +130,7 @@ impl Many {
     /// Takes one message on every connection.
     pub(crate) fn receive_each(&self) -> Result<()> {
         for vi in &self.vis {
-            let mut patience = Patience::new("receiving on every connection");
-            let descriptor = loop {
-                match vi.receive_done()? {
-                    Some(descriptor) => break descriptor,
-                    None => patience.spend()?,
-                }
-            };
-            vi.post_receive(descriptor)?;
+            vi.post_receive(vi.next_received("receiving on every connection")?)?;
         }
         Ok(())
     }

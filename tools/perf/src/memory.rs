@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::{Error, Result};
 
@@ -15,7 +15,7 @@ use crate::bench::{Bench, Figure, Params, figure};
 use crate::fresh::Fresh;
 use crate::machine::Session;
 use crate::many::{Many, ask_peer};
-use crate::procmem::{self, Usage};
+use crate::usage::{self, Usage};
 
 /// The test; it connects when it is run.
 pub(crate) struct IdleMemory {
@@ -40,9 +40,9 @@ impl Moment {
             pss: number("pss"),
             shared: number("shared"),
         };
-        let own = procmem::of_process(std::process::id());
+        let own = usage::of_process(std::process::id());
         let own = own.ok_or_else(|| Error::Usage("smaps_rollup cannot be read".to_owned()))?;
-        let (agents, machine) = (procmem::of_agents(), procmem::machine_shared());
+        let (agents, machine) = (usage::of_agents(), usage::machine_shared());
         Ok(Self {
             own,
             peer,
@@ -56,7 +56,7 @@ impl Moment {
     }
 
     fn since(&self, before: &Self) -> i64 {
-        procmem::growth(before.all(), self.all())
+        usage::growth(before.all(), self.all())
     }
 }
 
@@ -103,10 +103,6 @@ impl Bench for IdleMemory {
             ),
         ])
     }
-
-    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// The server's side, from the question that opened it to its end.
@@ -138,42 +134,5 @@ pub(crate) fn in_fresh_processes(
     if let Some(name) = unset {
         command.env_remove(name);
     }
-    let answer = Fresh::answer(command, "idle-memory")?;
-    figures_of(&answer).ok_or_else(|| Error::Peer("idle-memory gave no figures".to_owned()))
-}
-
-const NAMES: [&str; 6] = [
-    "per pair",
-    "after one message",
-    "client",
-    "server",
-    "agent",
-    "machine shared",
-];
-
-fn figures_of(answer: &Value) -> Option<Vec<Figure>> {
-    let figures = answer["results"][0]["figures"].as_array()?;
-    let value = |name: &str| figures.iter().find(|f| f["name"] == name)?["value"].as_f64();
-    NAMES
-        .iter()
-        .map(|name| Some(figure(name, value(name)?, "KiB")))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_come_back_from_the_other_process() {
-        let figures: Vec<Value> = NAMES
-            .iter()
-            .enumerate()
-            .map(|(i, name)| json!({"name": name, "value": i as f64, "unit": "KiB"}))
-            .collect();
-        let answer = json!({"results": [{"figures": figures}]});
-        let figures = figures_of(&answer).unwrap();
-        assert_eq!(figures[1], figure("after one message", 1.0, "KiB"));
-        assert!(figures_of(&json!({"results": []})).is_none());
-    }
+    Fresh::figures(command, "idle-memory")
 }

@@ -34,7 +34,7 @@ impl Output {
             let machine = host::lines(vipl);
             report::print(&format!("{machine}# {}\n", conditions(options, job)))?;
         }
-        let head = json!({"machine": host::json(vipl), "device": options.device,
+        let head = json!({"machine": host::json(vipl), "device": options.device(),
             "cpus": [job.cpus.0, job.cpus.1]});
         Ok(Self {
             form,
@@ -44,14 +44,19 @@ impl Output {
         })
     }
 
-    pub(crate) fn add(&mut self, measured: Measured) {
-        self.pending.push(measured);
+    pub(crate) fn add(&mut self, measured: Vec<Measured>) {
+        self.pending.extend(measured);
     }
 
     /// A test is complete.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.form == Form::Text {
-            report::print(&format!("\n{}\n", show::table(&self.pending).trim_end()))?;
+            for of_device in self
+                .pending
+                .chunk_by(|one, other| one.device == other.device)
+            {
+                report::print(&format!("\n{}\n", show::table(of_device).trim_end()))?;
+            }
         }
         self.results.append(&mut self.pending);
         Ok(())

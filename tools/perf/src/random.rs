@@ -4,20 +4,18 @@
 //! The server answers on the VI on which a message arrived: the 32 bits that come with it are that VI's
 //! number. One and the same program is measured with 1, 10, 100 and the VIs that were asked for.
 
-use std::time::Instant;
-
 use serde_json::json;
+use vipl_tools::blocks::Blocks;
 use vipl_tools::cq::Cq;
 use vipl_tools::endpoint::ViSpec;
-use vipl_tools::stats::median;
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::machine::Session;
 use crate::many::{Many, ask_peer};
 
-/// Round trips of a block.
-const BLOCK: u64 = 100;
+/// Round trips of a warm-up beside two on each VI, and a fifth of the least that is measured.
+const FEW: u64 = 100;
 
 /// The test; it connects anew for every number of VIs.
 pub(crate) struct CqRandom {
@@ -36,10 +34,10 @@ impl CqRandom {
         let first = ask_peer(session, "cq-random", vi, vis)?;
         many.connect(session, vi, vis, first, Some(&cq))?;
         let time = self.params.time / 4;
-        let warm = play(&many, &cq, session, (vis, 2 * vis as u64 + BLOCK))?;
+        let warm = play(&many, &cq, session, (vis, 2 * vis as u64 + FEW))?;
         let turns = self.params.iterations.unwrap_or_else(|| {
             let turns = time.as_nanos() as f64 / (2.0 * warm).max(1.0);
-            (turns as u64).clamp(5 * BLOCK, 1_000_000)
+            (turns as u64).clamp(5 * FEW, 1_000_000)
         });
         let one_way = play(&many, &cq, session, (vis, turns))?;
         drop((many, cq));
@@ -62,10 +60,6 @@ impl Bench for CqRandom {
             figure("many VIs", many / 1e3, "µs"),
         ])
     }
-
-    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
-        Ok(())
-    }
 }
 
 fn queue(session: &Session, vis: usize) -> Result<Cq> {
@@ -77,24 +71,22 @@ fn queue(session: &Session, vis: usize) -> Result<Cq> {
 /// in ns.
 fn play(many: &Many, cq: &Cq, session: &mut Session, (vis, turns): (usize, u64)) -> Result<f64> {
     session.go(turns)?;
-    let (mut blocks, mut random) = (Vec::new(), 12_345u64);
-    let mut start = Instant::now();
-    for turn in 1..=turns {
-        random = random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        let index = (random >> 33) as usize % vis;
-        many.send(index)?;
-        if many.take(cq)? != index {
-            return Err(Error::Corrupt("an answer came on another VI".to_owned()));
-        }
-        if turn.is_multiple_of(BLOCK) || turn == turns {
-            let in_block = (turn - 1) % BLOCK + 1;
-            blocks.push(start.elapsed().as_nanos() as f64 / (2 * in_block) as f64);
-            start = Instant::now();
-        }
+    let (mut blocks, mut left) = (Blocks::new(turns), turns);
+    let mut random = 12_345u64;
+    while left > 0 {
+        left -= blocks.take(left, || {
+            random = random
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            let index = (random >> 33) as usize % vis;
+            many.send(index)?;
+            if many.take(cq)? == index {
+                return Ok(());
+            }
+            Err(Error::Corrupt("an answer came on another VI".to_owned()))
+        })?;
     }
-    Ok(median(&blocks[blocks.len() / 5..]))
+    Ok(blocks.median() / 2.0)
 }
 
 /// The server's side, from the question that opened it to its end.

@@ -26,6 +26,8 @@ pub(crate) enum Reference {
     ProcessWriteTurns,
     /// Copies from process to process, made by the kernel, one half by each of the two processors.
     BothHalves,
+    /// Two processes that sleep and wake each other by a futex, one way.
+    FutexTurns,
     /// Raw frames back and forth on the interface, one way.
     FrameTurns,
     /// UDP back and forth on the interface, one way.
@@ -34,6 +36,8 @@ pub(crate) enum Reference {
     TcpTurns,
     /// A stream of raw frames, each as large as the interface lets it be.
     FrameStream,
+    /// A stream of datagrams that the kernel cuts and puts together.
+    UdpTrains,
     /// A stream of raw frames of 64 bytes.
     FrameRate,
     /// Another library.
@@ -50,10 +54,12 @@ impl Reference {
             Self::ProcessWrite => "process_vm_writev",
             Self::ProcessWriteTurns => "polled process_vm_writev",
             Self::BothHalves => "both halves",
+            Self::FutexTurns => "futex",
             Self::FrameTurns => "raw frames",
             Self::UdpTurns => "UDP",
             Self::TcpTurns => "TCP",
             Self::FrameStream => "raw stream",
+            Self::UdpTrains => "UDP trains",
             Self::FrameRate => "64 B raw frames",
             Self::Peer(peer) => peer.name(),
         }
@@ -64,10 +70,15 @@ impl Reference {
             Self::CacheLine
             | Self::RawPingPong
             | Self::ProcessWriteTurns
+            | Self::FutexTurns
             | Self::FrameTurns
             | Self::UdpTurns
             | Self::TcpTurns => "ns",
-            Self::Memcpy | Self::ProcessWrite | Self::BothHalves | Self::FrameStream => "GB/s",
+            Self::Memcpy
+            | Self::ProcessWrite
+            | Self::BothHalves
+            | Self::FrameStream
+            | Self::UdpTrains => "GB/s",
             Self::RawRing | Self::FrameRate => "M/s",
             Self::Peer(peer) => peer.unit(),
         }
@@ -81,9 +92,10 @@ impl Reference {
         )
     }
 
-    /// Whether it is another library, not a limit of the machine.
+    /// Whether it is another way to do the same, which is measured after each run that counts, and not a limit that
+    /// must be the same before and after it.
     pub(crate) fn is_peer(self) -> bool {
-        matches!(self, Self::Peer(_))
+        matches!(self, Self::Peer(_) | Self::FutexTurns)
     }
 
     /// Measures it now; None where the machine has no such thing.
@@ -101,6 +113,7 @@ impl Reference {
             Self::ProcessWrite => machine::write_rate(session, bytes),
             Self::ProcessWriteTurns => machine::write_turns(session),
             Self::BothHalves => machine::halves_rate(session, bytes),
+            Self::FutexTurns => machine::futex_turns(session).map(Some),
             Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
             Self::UdpTurns => cable::one_way(session, Turns::Udp, bytes, most),
             Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
@@ -108,6 +121,7 @@ impl Reference {
                 let (rate, payload) = cable::stream(session, None, most)?;
                 Ok(Some(rate * payload as f64 / 1e9))
             }
+            Self::UdpTrains => cable::trains(session, most),
             Self::FrameRate => {
                 let (rate, _) = cable::stream(session, Some(RATE_FRAME), most)?;
                 Ok(Some(rate / 1e6))

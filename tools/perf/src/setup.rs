@@ -7,6 +7,7 @@ use serde_json::json;
 use vipl_client::Library;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::nic::Nic;
+use vipl_tools::stats::median;
 use vipl_tools::{Result, sys};
 
 use crate::bench::{Bench, Figure, Params, figure};
@@ -41,6 +42,9 @@ pub(crate) fn open_once(vipl: &'static Library, device: &str) -> Result<Vec<Figu
     Ok(vec![figure("VipOpenNic", milliseconds(taken), "ms")])
 }
 
+/// Connections that are ended one by one: the last of all, and the last of twice as many.
+const FEW: usize = 10;
+
 /// The test `connect`.
 pub(crate) struct Connect {
     params: Params,
@@ -63,6 +67,9 @@ impl Bench for Connect {
         let connected = start.elapsed();
         // The peer's VIs still exist: each disconnect is reported to it.
         let start = Instant::now();
+        let among_many = disconnect(&mut many)?;
+        many.truncate(2 * FEW);
+        let among_few = disconnect(&mut many)?;
         drop(many);
         let ended = start.elapsed();
         session.end()?;
@@ -71,12 +78,24 @@ impl Bench for Connect {
             figure("create and connect", milliseconds(connected), "ms"),
             figure("each", each, "µs"),
             figure("disconnect and destroy", milliseconds(ended), "ms"),
+            figure("VipDisconnect, many ÷ few", among_many / among_few, ""),
+            figure("with many", among_many / 1e3, "µs"),
+            figure("with few", among_few / 1e3, "µs"),
         ])
     }
+}
 
-    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
-        Ok(())
+/// Median time of VipDisconnect in ns, of the last VIs; they are destroyed.
+fn disconnect(many: &mut Many) -> Result<f64> {
+    let mut times = Vec::with_capacity(FEW);
+    while times.len() < FEW
+        && let Some(vi) = many.pop()
+    {
+        let start = Instant::now();
+        vi.disconnect()?;
+        times.push(start.elapsed().as_nanos() as f64);
     }
+    Ok(median(&times))
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -4,7 +4,11 @@ use vipl_tools::report::{Table, number};
 use vipl_tools::size;
 
 use crate::bench::Measured;
+use crate::placement::Placement;
 use crate::reference::Reference;
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
 
 /// One test's results at all sizes, as a table. Columns that would be empty are left out.
 pub(crate) fn table(results: &[Measured]) -> String {
@@ -12,8 +16,12 @@ pub(crate) fn table(results: &[Measured]) -> String {
         return String::new();
     };
     let sized = results.iter().any(|result| result.bytes.is_some());
+    let placed = results.iter().any(|result| result.placement.is_some());
     let mut headings: Vec<String> = sized.then(|| "size".to_owned()).into_iter().collect();
-    headings.extend(first.figures.iter().map(|f| titled(f.name, f.unit)));
+    headings.extend(placed.then(|| "<CPUs".to_owned()));
+    let repeated = headings.len();
+    headings.extend(first.figures.iter().map(|f| titled(&f.name, f.unit)));
+    headings.push("runs".to_owned());
     let most = results
         .iter()
         .max_by_key(|result| result.bounds.len())
@@ -35,12 +43,14 @@ pub(crate) fn table(results: &[Measured]) -> String {
         headings.push(titled(reference.name(), reference.unit()));
         headings.extend(has_ratio.then(|| "ratio".to_owned()));
     }
-    headings.push("runs".to_owned());
     let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
     for result in results {
         let size = result.bytes.map_or_else(String::new, size::show);
         let mut cells: Vec<String> = sized.then_some(size).into_iter().collect();
+        let place = result.placement.map_or("", Placement::name);
+        cells.extend(placed.then(|| place.to_owned()));
         cells.extend(result.figures.iter().map(|figure| number(figure.value)));
+        cells.push(runs(result));
         for (reference, has_ratio) in &references {
             let (value, ratio) = result
                 .bound(*reference)
@@ -48,10 +58,11 @@ pub(crate) fn table(results: &[Measured]) -> String {
             cells.push(number(value));
             cells.extend(has_ratio.then(|| number(ratio)));
         }
-        cells.push(runs(result));
         table.row(cells);
     }
-    format!("{}\n{}", first.test, table.text())
+    let device = first.device.as_ref();
+    let device = device.map_or_else(String::new, |name| format!(" {name}"));
+    format!("{}{device}\n{}", first.test, table.fitted(WIDTH, repeated))
 }
 
 fn titled(name: &str, unit: &str) -> String {
@@ -73,7 +84,16 @@ pub(crate) fn runs(result: &Measured) -> String {
 
 /// All results, one figure or limit per line.
 pub(crate) fn csv(results: &[Measured]) -> String {
-    let mut table = Table::new(&["test", "bytes", "figure", "value", "unit", "ratio", "runs"]);
+    let mut table = Table::new(&[
+        "test",
+        "bytes",
+        "figure",
+        "value",
+        "unit",
+        "ratio",
+        "runs",
+        "placement",
+    ]);
     for result in results {
         let bytes = result
             .bytes
@@ -82,6 +102,7 @@ pub(crate) fn csv(results: &[Measured]) -> String {
             let runs = result.runs.to_string();
             let (name, unit) = (name.to_owned(), unit.to_owned());
             let test = result.test.to_owned();
+            let place = result.placement.map_or("", Placement::name).to_owned();
             table.row(vec![
                 test,
                 bytes.clone(),
@@ -90,10 +111,11 @@ pub(crate) fn csv(results: &[Measured]) -> String {
                 unit,
                 ratio,
                 runs,
+                place,
             ]);
         };
         for figure in &result.figures {
-            row(figure.name, figure.value, figure.unit, String::new());
+            row(&figure.name, figure.value, figure.unit, String::new());
         }
         for bound in &result.bounds {
             let kind = if bound.reference.is_peer() {
@@ -121,7 +143,9 @@ mod tests {
     fn result() -> Measured {
         Measured {
             test: "latency",
+            device: None,
             bytes: Some(8),
+            placement: None,
             figures: vec![figure("one way", 0.125, "µs"), figure("p99", 0.5, "µs")],
             bounds: vec![Bound {
                 reference: Reference::CacheLine,
@@ -152,11 +176,11 @@ mod tests {
                 "B",
                 "0.12",
                 "0.50",
-                "100",
-                "1.25",
                 "5",
                 "(+2",
-                "discarded)"
+                "discarded)",
+                "100",
+                "1.25"
             ]
         );
     }
@@ -175,9 +199,9 @@ mod tests {
     fn csv_has_a_line_per_figure_and_limit() {
         let text = csv(&[result()]);
         assert_eq!(text.lines().count(), 4);
-        assert!(text.contains("latency,8,one way,0.125,µs,,5\n"), "{text}");
+        assert!(text.contains("latency,8,one way,0.125,µs,,5,\n"), "{text}");
         assert!(
-            text.contains("latency,8,limit: mean line,100,ns,1.25,5\n"),
+            text.contains("latency,8,limit: mean line,100,ns,1.25,5,\n"),
             "{text}"
         );
     }

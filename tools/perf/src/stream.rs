@@ -21,7 +21,7 @@ use vipl_tools::nic::level_names;
 use vipl_tools::patience::Patience;
 use vipl_tools::pingpong::{span_json, span_of};
 use vipl_tools::request::{Kind, SMALL, StreamSpec};
-use vipl_tools::{Error, Result};
+use vipl_tools::{Error, Result, sys};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::machine::Session;
@@ -169,21 +169,39 @@ impl Bench for Stream {
             }
             None => self.count(session)?,
         };
+        let before = cpu_seconds(session)?;
         let time = self.pass(session, count)?.as_secs_f64();
+        let after = cpu_seconds(session)?;
         let rate = count as f64 / time;
-        let bandwidth = figure("stream", rate * self.params.bytes as f64 / 1e9, "GB/s");
+        let gigabytes = (count * self.params.bytes as u64) as f64 / 1e9;
+        let bandwidth = figure("stream", gigabytes / time, "GB/s");
         let messages = figure("messages", rate / 1e6, "M/s");
-        Ok(if self.by_rate {
-            vec![messages, bandwidth]
-        } else {
-            vec![bandwidth, messages]
-        })
+        if self.by_rate {
+            return Ok(vec![messages, bandwidth]);
+        }
+        let cpu = before
+            .zip(after)
+            .map(|(before, after)| (after - before) / gigabytes);
+        let cpu = cpu.map(|each| figure("CPU", each, "s/GB"));
+        Ok([bandwidth, messages].into_iter().chain(cpu).collect())
     }
 
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {
         drop(self.flow);
         session.end()
     }
+}
+
+/// Processor time of both processes so far in seconds, with the threads of the library and the kernel's part; None for a
+/// peer that this process has not started.
+fn cpu_seconds(session: &mut Session) -> Result<Option<f64>> {
+    if !session.is_local() {
+        return Ok(None);
+    }
+    let peer = session.ask(&json!({"op": "cpu"}))?;
+    Ok(peer["seconds"]
+        .as_f64()
+        .map(|peer| peer + sys::cpu_seconds()))
 }
 
 /// The server's side, from the question that opened it to its end.
@@ -386,14 +404,10 @@ impl Flow {
 
     /// Sends the message that ends a stream of RDMA, and waits for its answer.
     fn finish(&mut self) -> Result<()> {
-        let mut patience = Patience::new("ending a stream");
         self.endpoint.vi.post_send(self.last)?;
         let answer = next_message(&self.endpoint.vi, self.wait)?;
         self.endpoint.vi.post_receive(answer)?;
-        while self.endpoint.vi.send_done()?.is_none() {
-            patience.spend()?;
-        }
-        Ok(())
+        self.endpoint.vi.next_sent("ending a stream")
     }
 
     fn wait_send(&mut self) -> Result<()> {

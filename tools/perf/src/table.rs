@@ -3,15 +3,17 @@
 
 use serde_json::{Value, json};
 use vipl_tools::report::{Table, number, with_unit};
-use vipl_tools::stats::{Better, Goal};
+use vipl_tools::stats::{Better, Goal, Verdict};
 use vipl_tools::{Error, Result, size};
 
-use crate::bench::{Measured, Params, Plan};
+use crate::bench::{Measured, Params};
+use crate::context::Context;
 use crate::machine::Session;
-use crate::peers::{Peer, Peers};
+use crate::peers::{Peer, Peers, in_path};
+use crate::placement::Placement;
 use crate::reference::Reference;
 use crate::show;
-use crate::tests::{Test, measure};
+use crate::tests::Test;
 
 /// One line of the table.
 struct Line {
@@ -63,6 +65,7 @@ const KERNEL: By = By::Ratio(Reference::ProcessWriteTurns);
 const RING: By = By::Ratio(Reference::RawRing);
 const COPY: By = By::Ratio(Reference::Memcpy);
 const UCX_AM: By = By::Ratio(Reference::Peer(Peer::UcxAm));
+const UCX_MEAN: By = By::Ratio(Reference::Peer(Peer::UcxAmMean));
 const UCX_RATE: By = By::Ratio(Reference::Peer(Peer::UcxTagRate));
 const UCX_STREAM: By = By::Ratio(Reference::Peer(Peer::UcxTagStream));
 const UCX_PUTS: By = By::Ratio(Reference::Peer(Peer::UcxPutStream));
@@ -70,15 +73,13 @@ const ITSELF: By = By::Figure(0);
 
 /// VIs where many are asked for.
 const MANY: usize = 1000;
-/// VIs that the memory line needs; it is measured in processes of its own, before all others.
-pub(crate) const MEMORY_VIS: usize = MANY;
 
 const K: usize = 1 << 10;
 const M: usize = 1 << 20;
 
 use Test::{
-    Bandwidth, Connect, Cq, CqRandom, IdleMemory, Latency, Open, Pinned, Post, Rate, Register,
-    Write, WriteLatency,
+    Bandwidth, Company, Connect, Cq, CqRandom, Idle, IdleMemory, Latency, Library, Open, Pinned,
+    Post, Profiled, Rate, Register, Write, WriteLatency,
 };
 
 #[rustfmt::skip]
@@ -87,7 +88,7 @@ const LINES: [Line; LINE_COUNT] = [
     line("64 B message, one way ÷ mean cache line", Latency, 64, MEAN_LINE, lower(1.55, 1.35)),
     line("1 KiB message, one way ÷ raw ping-pong", Latency, K, RAW, lower(1.5, 1.1)),
     line("4 KiB message, one way ÷ raw ping-pong", Latency, 4 * K, RAW, lower(1.5, 1.1)),
-    line("8 B RDMA Write, polled ÷ polled process_vm_writev", WriteLatency, 8, KERNEL, lower(1.08, 1.0)),
+    line("8 B RDMA Write ÷ polled process_vm_writev", WriteLatency, 8, KERNEL, lower(1.08, 1.0)),
     line("8 B messages, window 64 ÷ raw ring", Rate, 8, RING, higher(0.28, 0.5)),
     line("64 KiB messages, stream ÷ memcpy", Bandwidth, 64 * K, COPY, higher(0.45, 0.6)),
     line("256 KiB messages, stream ÷ memcpy", Bandwidth, 256 * K, COPY, higher(0.6, 0.9)),
@@ -96,24 +97,30 @@ const LINES: [Line; LINE_COUNT] = [
     line("256 KiB RDMA Writes, stream ÷ memcpy", Write, 256 * K, COPY, higher(0.6, 0.9)),
     line("1 MiB RDMA Writes, stream ÷ memcpy", Write, M, COPY, higher(0.6, 1.4)),
     line("CQ poll, 1 active of 1000 VIs ÷ of 1 VI", Cq, 8, ITSELF, lower(1.5, 1.1)),
-    line("8 B over a CQ, random one of 1000 VIs ÷ 1 VI", CqRandom, 8, ITSELF, lower(1.6, 1.2)),
-    line("8 B, VipRecvWait, pinned ÷ not pinned processes", Pinned, 8, ITSELF, lower(2.0, 1.0)),
+    line("8 B over a CQ, one of 1000 VIs ÷ 1 VI", CqRandom, 8, ITSELF, lower(1.6, 1.2)),
+    line("8 B, VipRecvWait, pinned ÷ not pinned", Pinned, 8, ITSELF, lower(2.0, 1.0)),
     line("first VipOpenNic, agent running", Open, 8, ITSELF, lower(5.0, 2.5)),
     line("first VipOpenNic, agent to be started", Open, 8, By::Figure(1), lower(12.0, 6.0)),
     line("1000 VIs created and connected, one by one", Connect, 8, ITSELF, lower(1000.0, 250.0)),
     line("memory of an idle connected VI pair", IdleMemory, 8, ITSELF, lower(64.0, 16.0)),
     line("VipRegisterMem + VipDeregisterMem, 4 KiB", Register, 4 * K, ITSELF, lower(0.15, 0.10)),
     line("post and done without transport", Post, 8, ITSELF, lower(80.0, 40.0)),
-    line("8 B message, one way ÷ UCX active message", Latency, 8, UCX_AM, lower(1.0, 0.9)),
-    line("64 B message, one way ÷ UCX active message", Latency, 64, UCX_AM, lower(1.0, 0.9)),
-    line("1 KiB message, one way ÷ UCX active message", Latency, K, UCX_AM, lower(1.2, 0.9)),
-    line("4 KiB message, one way ÷ UCX active message", Latency, 4 * K, UCX_AM, lower(1.2, 0.9)),
+    line("8 B message, one way ÷ UCX am", Latency, 8, UCX_AM, lower(1.0, 0.9)),
+    line("64 B message, one way ÷ UCX am", Latency, 64, UCX_AM, lower(1.0, 0.9)),
+    line("1 KiB message, one way ÷ UCX am", Latency, K, UCX_AM, lower(1.2, 0.9)),
+    line("4 KiB message, one way ÷ UCX am", Latency, 4 * K, UCX_AM, lower(1.2, 0.9)),
     line("8 B messages, window 64 ÷ UCX tagged", Rate, 8, UCX_RATE, higher(1.7, 3.0)),
     line("64 KiB messages, stream ÷ UCX tagged", Bandwidth, 64 * K, UCX_STREAM, higher(1.0, 1.2)),
     line("1 MiB messages, stream ÷ UCX tagged", Bandwidth, M, UCX_STREAM, higher(1.0, 1.2)),
     line("1 MiB RDMA Writes, stream ÷ UCX put", Write, M, UCX_PUTS, higher(1.0, 1.2)),
+    line("8 B in company, mean ÷ UCX am in company", Company, 8, UCX_MEAN, lower(1.5, 1.0)),
+    line("8 B under perf record, worst ÷ median", Profiled, 8, ITSELF, lower(3.0, 1.5)),
+    line("wake-ups of an idle connected process", Idle, 8, ITSELF, lower(2.0, 1.0)),
+    line("8 B RDMA Write, vipl_alloc ÷ mean line", Library, 8, ITSELF, lower(2.0, 1.2)),
+    line("64 KiB RDMA Writes, vipl_alloc ÷ messages", Library, 8, By::Figure(2), higher(1.5, 2.0)),
+    line("VipDisconnect, 1000 connections ÷ 10", Connect, 8, By::Figure(3), lower(1.5, 1.0)),
 ];
-const LINE_COUNT: usize = 29;
+const LINE_COUNT: usize = 35;
 
 impl Line {
     fn peer(&self) -> Option<Peer> {
@@ -129,6 +136,34 @@ impl Line {
             By::Ratio(_) => "",
             By::Figure(index) => measured.figures.get(index).map_or("", |figure| figure.unit),
         }
+    }
+
+    /// What it is measured with.
+    fn params(&self, params: Params) -> Params {
+        let (bytes, vis, window) = (self.bytes, MANY, 64);
+        Params {
+            bytes,
+            vis,
+            window,
+            transfer_max: None,
+            ..params
+        }
+    }
+
+    /// The value with a mark for a verdict that is not the usual one.
+    fn cell(&self, measured: &Measured) -> String {
+        let value = self.judged(measured);
+        let mark = match self.goal.judge(value) {
+            Verdict::Aim => '*',
+            Verdict::Ok => ' ',
+            Verdict::Missed => '!',
+        };
+        format!("{}{mark}", number(value))
+    }
+
+    fn goal_text(&self, unit: &str) -> String {
+        let (sign, least) = (self.goal.sign(), number(self.goal.at_least));
+        format!("{sign} {least}, {}", with_unit(self.goal.aim, unit))
     }
 
     /// The value that is judged.
@@ -151,8 +186,10 @@ fn value(measured: &Measured, index: usize) -> f64 {
 /// which is absent.
 pub(crate) fn chosen(asked: Option<&str>, peers: Option<&Peers>) -> Result<Vec<usize>> {
     let possible = |index: &usize| {
-        let peer = LINES[*index].peer();
+        let line = &LINES[*index];
+        let peer = line.peer();
         peer.is_none_or(|peer| peers.is_some_and(|peers| peers.has(peer)))
+            && (line.test != Profiled || in_path("perf").is_some())
     };
     let Some(text) = asked else {
         return Ok((0..LINES.len()).filter(possible).collect());
@@ -177,88 +214,143 @@ pub(crate) fn chosen(asked: Option<&str>, peers: Option<&Peers>) -> Result<Vec<u
     if let Some(index) = lines.iter().find(|index| !possible(index)) {
         let line = index + 1;
         return Err(Error::Usage(format!(
-            "line {line} needs --peers and the tools of that peer"
+            "line {line} needs a tool that is not installed, or --peers"
         )));
     }
     Ok(lines)
 }
 
-/// Whether the memory line is among these.
-pub(crate) fn needs_memory(lines: &[usize]) -> bool {
-    lines.iter().any(|index| LINES[*index].test == IdleMemory)
-}
+/// The results of lines, by their indices; of two pairs of processors one after the other.
+#[derive(Default)]
+pub(crate) struct Results(Vec<(usize, Result<Vec<Measured>>)>);
 
-/// The result of a line, by its index.
-pub(crate) type Results = Vec<(usize, Result<Measured>)>;
+impl Results {
+    /// Measures the line of memory, if it is among these and has not been.
+    pub(crate) fn measure_memory(&mut self, context: &Context<'_>, lines: &[usize]) {
+        let memory = lines.iter().find(|index| LINES[**index].test == IdleMemory);
+        let Some(index) = memory else { return };
+        if self.0.iter().all(|(other, _)| other != index) {
+            eprintln!("measuring memory, in separate processes ...");
+            let params = LINES[*index].params(context.job.params);
+            let measured = context.memory(params).map(|measured| vec![measured]);
+            self.0.push((*index, measured));
+        }
+    }
 
-/// Measures these lines but the one of memory, which is given. Lines that judge the same measurement by
-/// different references share it.
-pub(crate) fn run(
-    session: &mut Session,
-    params: Params,
-    runs: usize,
-    lines: &[usize],
-    mut memory: Option<Result<Measured>>,
-    apart: impl Fn(Test, Params) -> Result<Measured>,
-) -> Results {
-    let mut results: Results = Vec::new();
-    for index in lines {
-        let line = &LINES[*index];
-        let same = |(other, _): &&(usize, Result<Measured>)| {
-            LINES[*other].test == line.test && LINES[*other].bytes == line.bytes
-        };
-        let result = match results.iter().find(same) {
-            Some((_, Ok(measured))) => Ok(measured.clone()),
-            Some((_, Err(error))) => Err(Error::Peer(error.to_string())),
-            None if line.test == IdleMemory => match memory.take() {
-                Some(memory) => memory,
-                None => continue,
-            },
-            None => {
-                eprintln!(
-                    "measuring {}, {} ...",
-                    line.test.name(),
-                    size::show(line.bytes)
-                );
-                let params = Params {
-                    bytes: line.bytes,
-                    vis: MANY,
-                    window: 64,
-                    transfer_max: None,
-                    ..params
-                };
-                match line.test.is_apart() {
-                    true => apart(line.test, params),
-                    false => measure_line(session, params, runs, line.test),
+    /// Measures all other lines. Those that judge the same measurement by different references share it.
+    pub(crate) fn measure(
+        &mut self,
+        context: &Context<'_>,
+        session: &mut Session,
+        lines: &[usize],
+    ) {
+        let before = self.0.len();
+        for index in lines {
+            let line = &LINES[*index];
+            if line.test == IdleMemory {
+                continue;
+            }
+            let same = |(other, _): &&(usize, Result<Vec<Measured>>)| {
+                LINES[*other].test == line.test && LINES[*other].bytes == line.bytes
+            };
+            let result = match self.0[before..].iter().find(same) {
+                Some((_, Ok(measured))) => Ok(measured.clone()),
+                Some((_, Err(error))) => Err(Error::Peer(error.to_string())),
+                None => {
+                    let (name, bytes) = (line.test.name(), size::show(line.bytes));
+                    eprintln!("measuring {name}, {bytes} ...");
+                    let nic = session.nic.clone();
+                    let params = line.params(context.job.params);
+                    context.measure(line.test, Some(session), &nic, params)
+                }
+            };
+            self.0.push((*index, result));
+        }
+    }
+
+    /// The table for people: ratios by placement, and the figures that they are made of.
+    pub(crate) fn text(&self) -> String {
+        let mut ratios = Table::new(&["", "<", "near", "far", "<at least, aim"]);
+        let mut figures = Table::new(&["", "<CPUs", "measured", "by", "mean line", "<runs"]);
+        let mut reasons = String::new();
+        for (index, line) in LINES.iter().enumerate() {
+            let number = (index + 1).to_string();
+            let results = self.0.iter().filter(|(other, _)| *other == index);
+            let results: Vec<_> = results.map(|(_, result)| result).collect();
+            if results.is_empty() {
+                continue;
+            }
+            let mut cells = [String::new(), String::new()];
+            let mut unit = "";
+            for measured in results.iter().filter_map(|one| one.as_ref().ok()).flatten() {
+                unit = line.unit(measured);
+                let column = usize::from(measured.placement == Some(Placement::Far));
+                cells[column] = line.cell(measured);
+                let place = measured.placement.map_or("", Placement::name);
+                let mean = measured.bound(Reference::CacheLine);
+                let mean = mean.map_or_else(String::new, |by| with_unit(by.value, "ns"));
+                let [value, by] = values(line, measured);
+                let (place, runs) = (place.to_owned(), show::runs(measured));
+                figures.row(vec![number.clone(), place, value, by, mean, runs]);
+            }
+            for error in results.iter().filter_map(|one| one.as_ref().err()) {
+                let missing = cells.iter_mut().find(|cell| cell.is_empty());
+                if let Some(cell) = missing {
+                    "missed".clone_into(cell);
+                }
+                reasons += &format!("line {number}: {error}\n");
+            }
+            let [near, far] = cells;
+            ratios.row(vec![
+                number,
+                line.name.to_owned(),
+                near,
+                far,
+                line.goal_text(unit),
+            ]);
+        }
+        format!("{}{LEGEND}\n{}{reasons}", ratios.text(), figures.text())
+    }
+
+    /// The table for programs: a line for each placement.
+    pub(crate) fn json(&self) -> Value {
+        let mut lines = Vec::new();
+        for (index, result) in &self.0 {
+            let line = &LINES[*index];
+            let object = |unit: &str| {
+                json!({
+                    "line": index + 1, "name": line.name, "unit": unit,
+                    "at_least": line.goal.at_least, "aim": line.goal.aim,
+                    "better": if line.goal.better == Better::Lower { "lower" } else { "higher" },
+                })
+            };
+            match result {
+                Ok(all) => lines.extend(all.iter().map(|measured| {
+                    let mut object = object(line.unit(measured));
+                    let value = line.judged(measured);
+                    object["value"] = json!(value);
+                    object["verdict"] = json!(line.goal.judge(value).text());
+                    object["measured"] = measured.to_json();
+                    object
+                })),
+                Err(error) => {
+                    let mut object = object("");
+                    object["verdict"] = json!("missed");
+                    object["error"] = json!(error.to_string());
+                    lines.push(object);
                 }
             }
-        };
-        results.push((*index, result));
+        }
+        lines.sort_by_key(|line| line["line"].as_u64());
+        json!(lines)
     }
-    results
 }
 
-fn measure_line(
-    session: &mut Session,
-    params: Params,
-    runs: usize,
-    test: Test,
-) -> Result<Measured> {
-    let mut references = test.limits(params.bytes).to_vec();
-    if let Some(peers) = session.local().and_then(|own| own.peers.as_ref()) {
-        let there = test
-            .peers(params.bytes)
-            .iter()
-            .filter(|peer| peers.has(**peer));
-        references.extend(there.map(|peer| Reference::Peer(*peer)));
-    }
-    let plan = Plan {
-        runs,
-        references: &references,
-        most: None,
-    };
-    measure(test, session, params, plan)
-}
+const LEGEND: &str =
+    "*: reaches the aim; !: misses what it must reach. near, far: a cache line takes
+less than 120 ns between the two CPUs, or more; without a place a figure is at
+the left.
+";
 
 /// What was measured, and what it is divided by.
 fn values(line: &Line, measured: &Measured) -> [String; 2] {
@@ -268,11 +360,11 @@ fn values(line: &Line, measured: &Measured) -> [String; 2] {
         let two = |look, take| format!("{} / {} ns", figure(look), figure(take));
         return [two(2, 4), two(1, 3)];
     }
-    if matches!(line.test, CqRandom | Pinned) {
-        let [over, under] = if line.test == CqRandom {
-            [4, 1]
-        } else {
-            [1, 2]
+    if matches!(line.test, CqRandom | Pinned | Profiled) {
+        let [over, under] = match line.test {
+            CqRandom => [4, 1],
+            Pinned => [1, 2],
+            _ => [2, 1],
         };
         return [over, under].map(|index| format!("{} µs", figure(index)));
     }
@@ -285,108 +377,21 @@ fn values(line: &Line, measured: &Measured) -> [String; 2] {
     [with_unit(value(measured, index), unit), by]
 }
 
-/// One way of a cache line in ns below which two processors are near each other: they share a part of the
-/// last-level cache.
-const NEAR: f64 = 120.0;
-
-/// Where the two processors were.
-fn placement(measured: &Measured) -> String {
-    let line = measured.bound(Reference::CacheLine);
-    line.map_or_else(String::new, |line| {
-        let place = if line.value < NEAR { "near" } else { "far" };
-        format!("{place}, {}", with_unit(line.value, "ns"))
-    })
-}
-
-/// The table for people.
-pub(crate) fn text(results: &[(usize, Result<Measured>)]) -> String {
-    let headings = [
-        "",
-        "<what",
-        "measured",
-        "reference",
-        "ratio",
-        "at least",
-        "aim",
-        "<",
-        "<processors",
-        "<runs",
-    ];
-    let mut table = Table::new(&headings);
-    let mut reasons = String::new();
-    for (index, result) in results {
-        let line = &LINES[*index];
-        let unit = result.as_ref().map_or("", |measured| line.unit(measured));
-        let bound = |value: f64| format!("{} {}", line.goal.sign(), with_unit(value, unit));
-        let mut cells = vec![(index + 1).to_string(), line.name.to_owned()];
-        let goals = [bound(line.goal.at_least), bound(line.goal.aim)];
-        match result {
-            Ok(measured) => {
-                let value = line.judged(measured);
-                cells.extend(values(line, measured));
-                let ratio = if unit.is_empty() {
-                    number(value)
-                } else {
-                    String::new()
-                };
-                cells.push(ratio);
-                cells.extend(goals);
-                cells.push(line.goal.judge(value).text().to_owned());
-                cells.extend([placement(measured), show::runs(measured)]);
-            }
-            Err(error) => {
-                cells.extend(["", "", ""].map(str::to_owned));
-                cells.extend(goals);
-                cells.push("missed".to_owned());
-                reasons += &format!("line {}: {error}\n", index + 1);
-            }
-        }
-        table.row(cells);
-    }
-    let legend = "processors: one way of a cache line between the two, the mean over many lines, in the same runs\n";
-    format!("{}{legend}{reasons}", table.text())
-}
-
-/// The table for programs.
-pub(crate) fn json(results: &[(usize, Result<Measured>)]) -> Value {
-    let lines = results.iter().map(|(index, result)| {
-        let line = &LINES[*index];
-        let unit = result.as_ref().map_or("", |measured| line.unit(measured));
-        let mut object = json!({
-            "line": index + 1, "name": line.name, "unit": unit,
-            "at_least": line.goal.at_least, "aim": line.goal.aim,
-            "better": if line.goal.better == Better::Lower { "lower" } else { "higher" },
-        });
-        match result {
-            Ok(measured) => {
-                let value = line.judged(measured);
-                object["value"] = json!(value);
-                object["verdict"] = json!(line.goal.judge(value).text());
-                object["measured"] = measured.to_json();
-            }
-            Err(error) => {
-                object["verdict"] = json!("missed");
-                object["error"] = json!(error.to_string());
-            }
-        }
-        object
-    });
-    json!(lines.collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod unit {
     use super::*;
     use crate::bench::{Bound, figure};
 
-    fn measured(value: f64, ratio: f64) -> Measured {
+    fn measured(value: f64, ratio: f64, line_ns: f64) -> Measured {
         Measured {
             test: "latency",
+            device: None,
             bytes: Some(8),
+            placement: Some(Placement::of(line_ns)),
             figures: vec![figure("one way", value, "µs")],
             bounds: vec![Bound {
                 reference: Reference::CacheLine,
-                value: 60.0,
+                value: line_ns,
                 ratio,
             }],
             runs: 5,
@@ -395,29 +400,40 @@ mod unit {
         }
     }
 
+    fn words(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
-    fn a_line_is_judged_by_its_ratio() {
-        let text = text(&[(0, Ok(measured(0.069, 1.15)))]);
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let expected = " 0.069 µs 60.0 ns 1.15 ≤ 1.20 ≤ 1.10 ok near, 60.0 ns 5 (+2 discarded)";
-        assert!(words.contains(expected), "{text}");
+    fn a_line_is_judged_by_its_ratio_near_and_far() {
+        let both = vec![measured(0.069, 1.15, 60.0), measured(0.2, 1.4, 143.0)];
+        let text = Results(vec![(0, Ok(both))]).text();
+        let found = words(&text);
+        let ratios = " 1.15 1.40! ≤ 1.20, 1.10";
+        let figures =
+            "1 near 0.069 µs 60.0 ns 60.0 ns 5 (+2 discarded) 1 far 0.20 µs 143 ns 143 ns";
+        assert!(found.contains(ratios) && found.contains(figures), "{text}");
         assert!(!text.contains("missed"));
+    }
+
+    #[test]
+    fn every_line_of_the_table_fits_a_terminal() {
+        let all = (0..LINES.len()).map(|index| (index, Ok(vec![measured(0.069, 1.15, 60.0)])));
+        let text = Results(all.collect()).text();
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{text}");
     }
 
     #[test]
     fn a_line_without_a_reference_is_judged_with_its_unit() {
         let register = LINES.iter().position(|line| line.test == Register).unwrap();
-        let text = text(&[(register, Ok(measured(0.2, 9.9)))]);
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(
-            words.contains(" 0.20 µs ≤ 0.15 µs ≤ 0.10 µs missed "),
-            "{text}"
-        );
+        let text = Results(vec![(register, Ok(vec![measured(0.2, 9.9, 60.0)]))]).text();
+        assert!(words(&text).contains(" 0.20! ≤ 0.15, 0.10 µs"), "{text}");
     }
 
     #[test]
     fn a_line_that_failed_is_missed_and_says_why() {
-        let text = text(&[(4, Err(Error::Usage("no device".to_owned())))]);
+        let text = Results(vec![(4, Err(Error::Usage("no device".to_owned())))]).text();
         assert!(
             text.contains("missed") && text.contains("line 5: no device"),
             "{text}"
@@ -426,9 +442,10 @@ mod unit {
 
     #[test]
     fn json_has_value_and_verdict() {
-        let value = json(&[(0, Ok(measured(0.1, 1.5)))]);
+        let value = Results(vec![(0, Ok(vec![measured(0.1, 1.5, 60.0)]))]).json();
         assert_eq!(value[0]["value"], 1.5);
         assert_eq!(value[0]["verdict"], "missed");
+        assert_eq!(value[0]["measured"]["placement"], "near");
     }
 
     #[test]
@@ -448,7 +465,9 @@ mod unit {
         for line in &LINES {
             let there = match line.by {
                 By::Ratio(Reference::Peer(peer)) => line.test.peers(line.bytes).contains(&peer),
-                By::Ratio(by) => line.test.limits(line.bytes).contains(&by),
+                By::Ratio(by) => {
+                    by == Reference::CacheLine || line.test.limits(line.bytes).contains(&by)
+                }
                 By::Figure(_) => true,
             };
             assert!(there, "{}", line.name);
@@ -465,6 +484,6 @@ mod unit {
         assert!(all.iter().all(|index| LINES[*index].peer().is_none()));
         let of_peer = LINES.iter().position(|line| line.peer().is_some()).unwrap() + 1;
         let error = chosen(Some(&of_peer.to_string()), None).unwrap_err();
-        assert!(error.to_string().contains("needs --peers"), "{error}");
+        assert!(error.to_string().contains("or --peers"), "{error}");
     }
 }

@@ -1,7 +1,10 @@
 //! What `vip_perf` prints, and what it says when that or something else does not work.
 
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
-use vipl_ctest::{fails_without_output, help_fits, run_tool};
+use vipl_ctest::{fails_without_output, help_fits, run_tool, tool};
 
 const PERF: &str = env!("CARGO_BIN_EXE_vip_perf");
 
@@ -59,7 +62,7 @@ fn the_table_has_the_lines_that_were_asked_for() {
     let (output, stdout, stderr) = run_tool(PERF, &[&arguments[..], &["20"]].concat());
     assert!(output.status.success(), "{stderr}");
     assert!(
-        stdout.contains("VipRegisterMem") && stdout.contains("0.15 µs"),
+        stdout.contains("VipRegisterMem") && stdout.contains("≤ 0.15, 0.10 µs"),
         "{stdout}"
     );
     let (output, _, stderr) = run_tool(PERF, &[&arguments[..], &["99"]].concat());
@@ -116,7 +119,14 @@ fn set_up_and_many_vis_are_measured() {
     };
     expect(
         &["connect", "--self", "--vis", "20"],
-        &["create and connect", "each", "disconnect and destroy"],
+        &[
+            "create and connect",
+            "each",
+            "disconnect and destroy",
+            "VipDisconnect, many ÷ few",
+            "with many",
+            "with few",
+        ],
     );
     expect(
         &["cq-random", "--self", "--vis", "20", "-n", "200"],
@@ -136,6 +146,92 @@ fn set_up_and_many_vis_are_measured() {
         &["pinned", "-n", "200"],
         &["pinned ÷ not pinned", "pinned", "not pinned"],
     );
+}
+
+/// What is felt beside others and at rest, and what streams cost: each has its figures, and the placement of the two
+/// processors.
+#[test]
+fn company_profilers_and_rest_are_measured() {
+    let run = |arguments: &[&str]| {
+        let short = ["--self", "--runs", "1", "--seconds", "0.01", "--json"];
+        run_tool(PERF, &[arguments, &short].concat())
+    };
+    let first = |arguments: &[&str]| -> Value {
+        let (output, stdout, stderr) = run(arguments);
+        assert!(output.status.success(), "{stderr}");
+        let document: Value =
+            serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+        document["results"][0].clone()
+    };
+    let value = |result: &Value, name: &str| {
+        let mut figures = result["figures"].as_array().expect("figures").iter();
+        let found = figures.find(|figure| figure["name"] == name);
+        found.and_then(|figure| figure["value"].as_f64())
+    };
+    let company = first(&["company", "-n", "200"]);
+    for name in [
+        "one way",
+        "median",
+        "p99",
+        "worst",
+        "waiting",
+        "waiting, worst",
+    ] {
+        assert!(value(&company, name) > Some(0.0), "{name}: {company}");
+    }
+    assert!(value(&company, "worst") >= value(&company, "median"));
+    let idle = first(&["idle", "-d", "/dev/via_lo"]);
+    assert!(value(&idle, "wake-ups").is_some() && value(&idle, "vip_perf").is_some());
+    assert_eq!(idle["device"], "/dev/via_lo");
+    let stream = first(&["bandwidth", "-s", "4k", "-n", "20000"]);
+    assert!(value(&stream, "CPU") > Some(0.0), "{stream}");
+    // A machine with one processor has no distance between two.
+    let known = |result: &Value| result["placement"].is_null() || result["placement"].is_string();
+    assert!(known(&company) && known(&stream));
+    let (output, stdout, stderr) = run(&["profiled", "-n", "200"]);
+    if output.status.success() {
+        assert!(stdout.contains("worst ÷ median"), "{stdout}");
+    } else {
+        assert!(stderr.contains("perf"), "{stderr}");
+    }
+}
+
+/// The processes that compute end with the one that has started them, also when it is killed.
+#[test]
+fn company_ends_when_vip_perf_is_killed() {
+    let mut command = tool(PERF, &["company", "--self", "--seconds", "30"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut perf = command.spawn().expect("vip_perf");
+    let computing = |parent: u32| -> Vec<u32> {
+        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_it = |pid: &u32| {
+            let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+            let is_child = read("stat").is_ok_and(|stat| {
+                let rest = stat.rsplit(')').next().unwrap_or_default().to_owned();
+                rest.split_whitespace().nth(1) == Some(&parent.to_string())
+            });
+            is_child && read("cmdline").is_ok_and(|line| line.contains("--computes"))
+        };
+        numbers.filter(of_it).collect()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut found = computing(perf.id());
+    while found.is_empty() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+        found = computing(perf.id());
+    }
+    assert!(!found.is_empty(), "no process computes");
+    perf.kill().expect("a kill");
+    perf.wait().expect("an end");
+    let is_there = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        line.is_ok_and(|line| line.contains("--computes"))
+    };
+    while found.iter().any(is_there) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!found.iter().any(is_there), "{found:?}");
 }
 
 /// Other libraries are measured where their tools are, and named where they are not.

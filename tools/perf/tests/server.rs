@@ -48,7 +48,11 @@ fn a_stranger_names_no_process_address_device_or_socket() {
         json!({"op": "cable-udp", "ip": "127.0.0.1", "driver": "127.0.0.1", "port": 9}),
         json!({"op": "cable-turns", "what": "udp", "size": 8, "turns": 1, "round": 1}),
         json!({"op": "cable-stream", "count": 1, "round": 1}),
+        json!({"op": "limit-futex", "turns": 1}),
+        json!({"op": "cable-trains", "mtu": 1500, "count": 1}),
         json!({"op": "usage"}),
+        json!({"op": "sleeps"}),
+        json!({"op": "cpu"}),
         json!({"op": "\u{1b}[2J"}),
         json!([]),
     ] {

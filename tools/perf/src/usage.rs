@@ -1,9 +1,11 @@
-//! How much memory processes use, as the kernel counts it.
+//! What processes use, as the kernel counts it: memory, and how often their threads have slept.
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde_json::{Value, json};
 use vipl_tools::sys;
 
 /// Memory in bytes. Pages that several processes map are divided between them.
@@ -24,6 +26,30 @@ impl Usage {
             shared: self.shared + other.shared,
         }
     }
+}
+
+/// What this process uses, for the peer.
+#[must_use]
+pub(crate) fn own() -> Value {
+    let usage = of_process(std::process::id()).unwrap_or_default();
+    json!({"pss": usage.pss, "shared": usage.shared})
+}
+
+/// How often the threads of this process have gone to sleep, each with a wake-up after it, by the name of the thread.
+/// A thread of many may be gone before it is seen.
+#[must_use]
+pub(crate) fn sleeps() -> BTreeMap<String, u64> {
+    let mut sleeps = BTreeMap::new();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    for task in tasks.flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+        let (Some(name), Some(status)) = (read("comm"), read("status")) else {
+            continue;
+        };
+        let count = count(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        *sleeps.entry(name.trim().to_owned()).or_default() += count as u64;
+    }
+    sleeps
 }
 
 /// Memory of a process, if it may be seen.
@@ -78,9 +104,12 @@ pub(crate) fn growth(before: (Usage, i64), after: (Usage, i64)) -> i64 {
 }
 
 fn field(text: &str, name: &str) -> Option<i64> {
+    count(text, name).map(|kib| kib * 1024)
+}
+
+fn count(text: &str, name: &str) -> Option<i64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
-    let kib: i64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -110,5 +139,18 @@ mod tests {
     fn own_memory_can_be_seen() {
         let own = of_process(std::process::id());
         assert!(own.is_none_or(|usage| usage.pss > 0));
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_counted_by_its_name() {
+        let sleeper = || {
+            for _ in 0..5 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let count = sleeps().get("a-sleeper").copied();
+            assert!(count.is_some_and(|count| count >= 5), "{count:?}");
+        };
+        let named = std::thread::Builder::new().name("a-sleeper".to_owned());
+        named.spawn(sleeper).unwrap().join().unwrap();
     }
 }
