@@ -28,8 +28,8 @@ enum Way {
 struct Remote {
     doorbell: Arc<Doorbell>,
     header: Header,
-    /// Frames for the doorbell, which has to be locked. It gets them when there are [`GROUP`] of them, or at the end of
-    /// the call. While no frame is here, there is one spare buffer at most.
+    /// Frames for the doorbell, which has to be locked. It gets them when there are [`GROUP`] of them and no train grows,
+    /// or at the end of the call. While no frame is here, there is one spare buffer at most.
     group: Outbox,
 }
 
@@ -168,7 +168,10 @@ impl Transmit for Transmitter<'_> {
                 if doorbell.is_full() {
                     return None;
                 }
-                if group.spare() == 0 {
+                if group.is_empty() {
+                    doorbell.resume(header, group);
+                }
+                if group.lacks_buffers() {
                     let count = if group.is_empty() { 1 } else { GROUP };
                     doorbell.lend(count, group);
                 }
@@ -184,14 +187,17 @@ impl Transmit for Transmitter<'_> {
         let urgent = std::mem::take(&mut self.urgent);
         match &mut self.carrier.way {
             Way::Remote(Remote {
-                doorbell, group, ..
+                doorbell,
+                header,
+                group,
             }) => {
-                if group.is_empty() && doorbell.send_at_once(&frame, urgent) {
-                    group.reuse(frame);
+                let alone = group.is_empty() && frame.count() == 1;
+                if alone && doorbell.send_at_once(&frame, urgent) {
+                    group.take_back(frame);
                     return;
                 }
                 group.push(frame);
-                if group.len() == GROUP {
+                if group.len() >= GROUP && !group.may_grow(header) {
                     doorbell.push(group);
                 }
             }
@@ -199,6 +205,14 @@ impl Transmit for Transmitter<'_> {
                 let now = *self.now.get_or_insert_with(|| Host::get().now_ns());
                 local.transmit(now, frame);
             }
+        }
+    }
+
+    #[inline(always)]
+    fn take_back(&mut self, frame: Frame) {
+        match &mut self.carrier.way {
+            Way::Remote(remote) => remote.group.take_back(frame),
+            Way::Local(_) => {}
         }
     }
 
@@ -262,6 +276,7 @@ mod tests {
                 let mut out = carrier.transmitter(Some(0), false);
                 for _ in 0..count {
                     let mut frame = out.frame().expect("room");
+                    frame.as_mut()[4..MTU].fill(7);
                     frame.as_mut()[..4].copy_from_slice(&number.to_be_bytes());
                     out.transmit(frame, 4 + number as usize % 60);
                     number += 1;
@@ -273,8 +288,11 @@ mod tests {
                 for wanted in first..number {
                     let mut frame = [0; MTU];
                     let bytes = far.recv(&mut frame).expect("a frame");
-                    assert_eq!(bytes, 4 + wanted as usize % 60);
+                    let length = 4 + wanted as usize % 60;
                     assert_eq!(frame[..4], wanted.to_be_bytes());
+                    // Padding may follow, which has nothing of what was in the buffer.
+                    assert!(frame[4..length].iter().all(|byte| *byte == 7));
+                    assert!(frame[length..bytes].iter().all(|byte| *byte == 0));
                 }
             }
         }

@@ -13,7 +13,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use vipl_netio::{BURST, Frame, Outbox, Sent, Socket, WAITING_MAX};
+use vipl_netio::{BURST, Frame, Header, Outbox, Sent, Socket, WAITING_MAX};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_sys::mutex::Mutex;
@@ -81,6 +81,16 @@ impl Doorbell {
         self.socket.mark(on);
     }
 
+    /// Moves the train that waits last to an empty group, if it may grow there.
+    #[inline(always)]
+    pub(crate) fn resume(&self, header: &Header, group: &mut Outbox) {
+        if self.collects() && self.waits() {
+            let mut outbox = self.outbox.lock();
+            outbox.resume(header, group);
+            self.waiting.store(outbox.len(), Ordering::Release);
+        }
+    }
+
     /// Adds `count` buffers to a group, or as many as there are.
     pub(crate) fn lend(&self, count: usize, group: &mut Outbox) {
         self.outbox.lock().lend(count, group);
@@ -105,7 +115,7 @@ impl Doorbell {
     pub(crate) fn push(&self, group: &mut Outbox) {
         let mut outbox = self.outbox.lock();
         outbox.append(group);
-        if outbox.len() >= BURST {
+        if outbox.is_burst() {
             self.send(&mut outbox);
         }
         self.waiting.store(outbox.len(), Ordering::Release);

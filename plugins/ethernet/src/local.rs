@@ -55,7 +55,7 @@ impl Local {
             None if self.segment.has_room(bytes.len()) => self.segment.put(bytes),
             None => {}
         }
-        self.buffers.reuse(frame);
+        self.buffers.take_back(frame);
     }
 
     /// Ends an operation: passes on what the emulated link delivers by now, and wakes the peer.

@@ -96,10 +96,17 @@ impl<A: Application> Transmit for Call<'_, A> {
     }
 
     #[inline(always)]
+    fn take_back(&mut self, frame: Self::Frame) {
+        self.out.take_back(frame);
+    }
+
+    #[inline(always)]
     fn transmit(&mut self, frame: Self::Frame, bytes: usize) {
         // The application may have exited since the frame was begun.
         if !self.application.has_exited() {
             self.out.transmit(frame, bytes);
+        } else {
+            self.out.take_back(frame);
         }
     }
 

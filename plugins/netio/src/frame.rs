@@ -3,13 +3,18 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::datagram::{PEER, Peer};
+use vipl_wire::Kind;
+
+use crate::datagram::{PEER, Peer, TRAIN, TRAIN_BYTES};
 use crate::packet::ETHERNET;
 
 /// Room before each frame. Copying a constant number of bytes costs less than copying the length of the header.
 const ROOM: usize = 32;
 
-const _: () = assert!(PEER <= ROOM && ETHERNET <= ROOM);
+/// Bytes of a buffer for trains.
+pub(crate) const TRAIN_ROOM: usize = 1 << 16;
+
+const _: () = assert!(PEER <= ROOM && ETHERNET <= ROOM && ROOM + TRAIN_BYTES <= TRAIN_ROOM);
 
 /// What precedes a frame: its Ethernet header or, over UDP, the address of the receiver as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,14 +64,20 @@ impl Header {
     }
 }
 
-/// A frame in a buffer, which has the header of its link before it.
+/// A frame in a buffer, behind the header of its link. Datagrams stand behind others to the same receiver there, as a
+/// *train*: all have one length, and the last one may be shorter.
 pub struct Frame {
-    /// As large as the largest frame, with the contents of an earlier one: clearing it would be expensive.
+    /// Contents of earlier frames stay: clearing them would be expensive.
     buffer: Vec<u8>,
     /// Bytes of the header.
     head: u32,
-    /// Bytes of the header and the frame.
+    /// Where the first frame of the train begins, where the last one does, and where that ends.
+    first: u32,
+    last: u32,
     end: u32,
+    /// Frames of the train, and the length of the first one.
+    count: u32,
+    length: u32,
 }
 
 impl Frame {
@@ -74,7 +85,7 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn new(mut buffer: Vec<u8>, header: &Header, bytes: usize) -> Frame {
         // Used buffers have that length, and the function that changes it is a call.
-        if buffer.len() != ROOM + bytes {
+        if buffer.len() < ROOM + bytes {
             buffer.resize(ROOM + bytes, 0);
         }
         buffer[..ROOM].copy_from_slice(&header.bytes);
@@ -82,20 +93,157 @@ impl Frame {
         Frame {
             buffer,
             head,
+            first: head,
+            last: head,
             end: head,
+            count: 1,
+            length: 0,
         }
     }
 
-    /// The frame gets this length, without its header.
+    /// The last frame gets this length, without the header.
     #[inline(always)]
     pub fn set_length(&mut self, bytes: usize) {
-        self.end = self.head + bytes as u32;
+        self.end = self.last + bytes as u32;
+        if self.count == 1 {
+            self.length = bytes as u32;
+        }
     }
 
-    /// The header and the frame.
+    /// Bytes of the last frame.
+    #[inline(always)]
+    pub(crate) fn last_bytes(&self) -> usize {
+        (self.end - self.last) as usize
+    }
+
+    /// Frames in the buffer.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// The header and the frame, which is the only one.
     #[inline(always)]
     pub fn contents(&self) -> &[u8] {
+        debug_assert!(self.count == 1 && self.first == self.head);
         &self.buffer[..self.end as usize]
+    }
+
+    /// The header.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.buffer[..self.head as usize]
+    }
+
+    /// The frames of the train, and the length of each but the last one.
+    #[inline(always)]
+    pub(crate) fn train(&self) -> (&[u8], usize) {
+        let frames = &self.buffer[self.first as usize..self.end as usize];
+        (frames, self.length as usize)
+    }
+
+    /// Each frame of the train.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &[u8]> {
+        let (frames, length) = self.train();
+        let end = move |number| frames.len().min((number + 1) * length);
+        (0..self.count()).map(move |number| &frames[number * length..end(number)])
+    }
+
+    /// Bytes that the last frame lacks to the length of the train.
+    #[inline(always)]
+    fn lacks(&self) -> usize {
+        (self.last + self.length).saturating_sub(self.end) as usize
+    }
+
+    fn last_is_try(&self) -> bool {
+        Kind::Try.is_of(&self.buffer[self.last as usize..self.end as usize])
+    }
+
+    /// Whether a frame with this header may join the train, after its last frame has been padded with up to `padding`
+    /// bytes.
+    #[inline(always)]
+    pub(crate) fn may_grow(&self, header: &Header, padding: usize) -> bool {
+        let bytes = (self.count() + 1) * self.length as usize;
+        usize::from(header.length) == PEER
+            && self.length > 0
+            && self.count() < TRAIN
+            && bytes <= TRAIN_BYTES
+            && self.lacks() <= padding
+            && self.buffer[..PEER] == header.bytes[..PEER]
+            // A train is forwarded or dropped as a whole, and the fate of a TRY must be its own.
+            && !self.last_is_try()
+    }
+
+    /// Whether no frame of its length can join the train.
+    pub(crate) fn is_full_train(&self) -> bool {
+        let count = self.count();
+        count > 1 && (count == TRAIN || (count + 1) * self.length as usize > TRAIN_BYTES)
+    }
+
+    /// Whether the buffer has no room for a train.
+    #[inline(always)]
+    pub(crate) fn is_small(&self) -> bool {
+        self.buffer.len() < TRAIN_ROOM
+    }
+
+    /// Moves the train to another buffer. Returns its own.
+    pub(crate) fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
+        if buffer.len() < TRAIN_ROOM {
+            buffer.resize(TRAIN_ROOM, 0);
+        }
+        let used = self.end as usize;
+        buffer[..used].copy_from_slice(&self.buffer[..used]);
+        std::mem::replace(&mut self.buffer, buffer)
+    }
+
+    /// Begins the next frame of the train, of up to `bytes` bytes. Returns the bytes of padding before it.
+    #[inline(always)]
+    pub(crate) fn grow(&mut self, bytes: usize) -> usize {
+        let (end, padding) = (self.end as usize, self.lacks());
+        let begin = end + padding;
+        if self.buffer.len() < begin + bytes {
+            self.buffer.resize(begin + bytes, 0);
+        }
+        self.buffer[end..begin].fill(0);
+        self.last = begin as u32;
+        self.end = self.last;
+        self.count += 1;
+        padding
+    }
+
+    /// Whether the last frame may not stay in its train.
+    #[inline(always)]
+    pub(crate) fn is_misplaced(&self) -> bool {
+        self.count > 1 && (self.last_bytes() > self.length as usize || self.last_is_try())
+    }
+
+    /// Moves the last frame of several into another buffer.
+    #[cold]
+    pub(crate) fn split(&mut self, buffer: Vec<u8>) -> Frame {
+        let header = Header::new(self.header());
+        let last = &self.buffer[self.last as usize..self.end as usize];
+        let mut alone = Frame::new(buffer, &header, last.len());
+        alone.as_mut()[..last.len()].copy_from_slice(last);
+        alone.set_length(last.len());
+        self.drop_last();
+        alone
+    }
+
+    /// Drops the last frame of several.
+    pub(crate) fn drop_last(&mut self) {
+        self.count -= 1;
+        self.end = self.last;
+        self.last -= self.length;
+    }
+
+    /// Drops the first frames of several: at least one stays.
+    pub(crate) fn drop_first(&mut self, count: usize) {
+        debug_assert!(count < self.count());
+        self.count -= count as u32;
+        self.first += count as u32 * self.length;
+        if self.count == 1 {
+            self.length = self.end - self.last;
+        }
     }
 
     #[inline(always)]
@@ -104,11 +252,11 @@ impl Frame {
     }
 }
 
-/// The frame as far as its buffer goes.
+/// The last frame, as far as its buffer goes.
 impl AsMut<[u8]> for Frame {
     #[inline(always)]
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.head as usize..]
+        &mut self.buffer[self.last as usize..]
     }
 }
 
@@ -155,6 +303,70 @@ pub(crate) mod tests {
         frame.as_mut()[..bytes.len()].copy_from_slice(bytes);
         frame.set_length(bytes.len());
         frame
+    }
+
+    #[test]
+    fn a_train_has_one_receiver_and_one_length() {
+        let header = |port| Header::udp(Peer::from(SocketAddr::from(([192, 0, 2, 1], port))));
+        let one = header(1);
+        let grown = |sizes: &[usize], padding| {
+            let mut train = frame(&one, &vec![7; sizes[0]]);
+            for size in &sizes[1..] {
+                if !train.may_grow(&one, padding) {
+                    break;
+                }
+                train.grow(*size);
+                train.as_mut()[..*size].fill(7);
+                train.set_length(*size);
+                if train.is_misplaced() {
+                    let alone = train.split(Vec::new());
+                    assert_eq!(alone.contents(), frame(&one, &vec![7; *size]).contents());
+                    break;
+                }
+            }
+            train
+        };
+        let count = |sizes: &[usize]| grown(sizes, 0).count();
+        assert_eq!(count(&[9]), 1);
+        assert_eq!(count(&[9, 9, 8, 8]), 3);
+        assert_eq!(count(&[9, 9, 10]), 2);
+        assert_eq!(count(&[0, 0]), 1);
+        assert_eq!(count(&[9; 100]), TRAIN);
+        assert_eq!(count(&[9000; 9]), 7);
+        assert!(!frame(&one, b"one").may_grow(&header(2), 0));
+        assert!(!frame(&Header::NONE, b"one").may_grow(&Header::NONE, 0));
+
+        // Padding has none of what was in the buffer before.
+        let mut train = grown(&[9, 7, 9], 2);
+        assert_eq!(
+            train.train(),
+            (
+                &[[7; 9], [7, 7, 7, 7, 7, 7, 7, 0, 0], [7; 9]].concat()[..],
+                9
+            )
+        );
+        train.drop_first(1);
+        assert_eq!((train.count(), train.train().0.len()), (2, 18));
+        train.drop_last();
+        assert_eq!(train.train(), (&[7, 7, 7, 7, 7, 7, 7, 0, 0][..], 9));
+        let mut short = grown(&[9, 9, 3], 0);
+        short.drop_first(2);
+        assert_eq!(short.train(), (&[7; 3][..], 3));
+        assert!(short.may_grow(&one, 0));
+    }
+
+    #[test]
+    fn a_try_is_alone() {
+        let header = Header::udp(Peer::from(SocketAddr::from(([192, 0, 2, 1], 1))));
+        let a_try = [vipl_wire::VERSION, Kind::Try as u8, 2];
+        assert!(!frame(&header, &a_try).may_grow(&header, 0));
+        let mut train = frame(&header, b"one");
+        train.grow(3);
+        train.as_mut()[..3].copy_from_slice(&a_try);
+        train.set_length(3);
+        assert!(train.is_misplaced());
+        assert_eq!(train.split(Vec::new()).train(), (&a_try[..], 3));
+        assert_eq!(train.train(), (&b"one"[..], 3));
     }
 
     #[test]

@@ -6,8 +6,7 @@ use vipl_abi::*;
 
 /// Transmission of frames.
 pub trait Transmit {
-    /// Buffer of one frame, without the link's own header; often a slot of the device's ring. If it is dropped without
-    /// [`Transmit::transmit`], nothing is sent.
+    /// Buffer of one frame, without the link's own header; often a slot of the device's ring.
     type Frame: AsMut<[u8]>;
 
     /// Returns a buffer for a frame of `mtu` bytes, or `None` if the device is full. The engine then stops, and
@@ -17,6 +16,11 @@ pub trait Transmit {
     /// Sends the first `bytes` bytes of a frame from [`Transmit::frame`]. The device may collect frames and ring its
     /// doorbell once after the engine has returned.
     fn transmit(&mut self, frame: Self::Frame, bytes: usize);
+
+    /// Takes a frame that is not to be sent after all. The frames before it may be in the same buffer.
+    fn take_back(&mut self, frame: Self::Frame) {
+        drop(frame);
+    }
 
     /// Returns the time in nanoseconds. The engine calls this after each frame, so that an owner need not read the
     /// clock before a message leaves. `None`: the time passed to the engine is accurate enough.

@@ -113,6 +113,7 @@ impl SendSide {
         let buffer = &mut frame.as_mut()[..BEFORE + length + TRAILER];
         let payload = &mut buffer[BEFORE..BEFORE + length];
         if env.gather(&outgoing.segments, 0, payload).is_err() {
+            env.take_back(frame);
             return false;
         }
         let part = self.operations.single_part(&outgoing);
@@ -229,6 +230,8 @@ impl SendSide {
         if count > 0 {
             let load = self.load(first, count, piece);
             self.finish_new(frame, at, load, out);
+        } else {
+            out.env.take_back(frame);
         }
         if let Some(status) = fault {
             self.operations.fail_last(status);
@@ -281,7 +284,14 @@ impl SendSide {
         let Some(mut frame) = out.env.frame() else {
             return Ok(Step::Full);
         };
-        let end = answer.build(frame.as_mut(), out.env)?;
+        let built = answer.build(frame.as_mut(), out.env);
+        let end = match built {
+            Ok(end) => end,
+            Err(end) => {
+                out.env.take_back(frame);
+                return Err(end);
+            }
+        };
         self.answers.advance(&answer);
         let (sequence, _) = self.flow.push(Load::Answer(answer));
         let header = out.data(sequence);

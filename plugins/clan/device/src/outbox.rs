@@ -85,6 +85,11 @@ impl Transmit for Line<'_> {
     }
 
     #[inline(always)]
+    fn take_back(&mut self, frame: Frame) {
+        self.out.frames.take_back(frame);
+    }
+
+    #[inline(always)]
     fn transmit(&mut self, mut frame: Frame, bytes: usize) {
         frame.set_length(bytes);
         self.out.frames.push(frame);

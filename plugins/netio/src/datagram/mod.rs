@@ -19,9 +19,9 @@ pub use receive::Receiver;
 pub use send::Sender;
 
 /// Datagrams of one train: the kernel's limit.
-const TRAIN: usize = 64;
+pub(crate) const TRAIN: usize = 64;
 /// Bytes of one train.
-const TRAIN_BYTES: usize = 65_000;
+pub(crate) const TRAIN_BYTES: usize = 65_000;
 
 /// Sends datagrams with the ECT codepoint and receives marks, or neither.
 fn use_marks(socket: std::os::fd::RawFd, on: bool) {

@@ -20,7 +20,10 @@ impl SendSide {
             return Ok(Step::Full);
         };
         let buffer = frame.as_mut();
-        let Some(end) = self.rebuild(&load, buffer, out.env)? else {
+        let rebuilt = self.rebuild(&load, buffer, out.env);
+        let Ok(Some(end)) = rebuilt else {
+            out.env.take_back(frame);
+            rebuilt?;
             self.flow.give_up(sequence);
             let first = self.flow.inflight().first();
             self.operations.complete(first, out.env)?;

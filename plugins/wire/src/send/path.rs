@@ -94,6 +94,8 @@ impl SendSide {
             self.path_changed(before, change, out.env);
             if let Some(bytes) = tried {
                 send_try(frame, bytes, out);
+            } else {
+                out.env.take_back(frame);
             }
         }
     }
