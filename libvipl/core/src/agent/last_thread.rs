@@ -2,7 +2,7 @@
 //!
 //! A process ends with its last thread. If `main` has called pthread_exit and the other threads have returned
 //! while a NIC is still open, only threads of the library remain: the process would run for ever, and could
-//! not even be interrupted, since these block all signals. Therefore the reading thread checks every four seconds.
+//! not even be interrupted, since these block all signals. Therefore the reading thread checks every two seconds.
 //! If only such threads remain, it ends the process as the C library does after the last thread, by
 //! `exit(0)`. If a handler thread is among them, the application may continue in its handlers: then the
 //! process stays, and the reading thread accepts its signals.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use vipl_sys::{clock, left, thread};
 
 /// Time between the two checks that must agree: the list of threads is not read atomically.
-const CONFIRM_AFTER: Duration = Duration::from_secs(1);
+const CONFIRM_AFTER: Duration = Duration::from_millis(250);
 
 /// Whether the process has been found to have none.
 #[derive(Default)]

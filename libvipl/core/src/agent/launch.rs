@@ -32,7 +32,7 @@ const START_AGAIN: Duration = Duration::from_millis(20);
 const STARTS_MAX: u32 = 50;
 
 /// Interval at which the reading thread checks whether the application has closed the socket.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(4);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Why there is no agent, with advice.
 #[derive(Debug, thiserror::Error)]
