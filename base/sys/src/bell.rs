@@ -166,16 +166,18 @@ impl<const WORDS: usize> Marks<WORDS> {
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Takes and clears bits, as many as there is room for: whole words only.
+    /// Takes and clears bits, as many as there is room for: whole words only. The owner has no object behind the
+    /// first `words` words: what others set there stays.
     #[inline]
-    pub fn take(&self, indices: &mut [u32]) -> usize {
+    pub fn take(&self, words: usize, indices: &mut [u32]) -> usize {
+        let words = &self.0[..words.min(WORDS)];
         // Most checks find nothing: one branch for all words.
         let any = |all, word: &AtomicU64| all | word.load(Ordering::Relaxed);
-        if self.0.iter().fold(0, any) == 0 {
+        if words.iter().fold(0, any) == 0 {
             return 0;
         }
         let mut found = 0;
-        for (place, word) in self.0.iter().enumerate() {
+        for (place, word) in words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 || found + 64 > indices.len() {
                 continue;
             }
@@ -203,10 +205,14 @@ mod tests {
         }
         assert!(!marks.set(1024) && !marks.set(u32::MAX));
         let mut little = [0; 64];
-        assert_eq!((marks.take(&mut little), little[0], little[1]), (2, 0, 63));
+        assert_eq!(
+            (marks.take(16, &mut little), little[0], little[1]),
+            (2, 0, 63)
+        );
         let mut room = [0; 256];
-        assert_eq!((marks.take(&mut room), room[0], room[1]), (2, 64, 1023));
-        assert_eq!(marks.take(&mut room), 0);
+        assert_eq!((marks.take(15, &mut room), room[0]), (1, 64));
+        assert_eq!((marks.take(usize::MAX, &mut room), room[0]), (1, 1023));
+        assert_eq!(marks.take(16, &mut room), 0);
     }
 
     #[test]

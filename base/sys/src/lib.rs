@@ -27,6 +27,7 @@
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
 //! | [`stderr`] | lines for the standard error of the application's process |
+//! | [`table`] | tables that take memory for what is used |
 //! | [`text`] | text from untrusted sources, without control characters |
 //! | [`thread`] | threads that take none of the application's signals |
 //! | [`wrap`] | initial values of wrapping counters |
@@ -56,6 +57,7 @@ pub mod reserve;
 pub mod seqpacket;
 pub mod shm;
 pub mod stderr;
+pub mod table;
 pub mod text;
 pub mod thread;
 pub mod uncancelled;

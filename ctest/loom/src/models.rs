@@ -141,7 +141,7 @@ fn marks() {
     let mut seen = 0;
     while seen < 2 {
         let mut indices = [0; 64];
-        let found = marks.take(&mut indices);
+        let found = marks.take(1, &mut indices);
         for index in &indices[..found] {
             assert_eq!(rings[*index as usize - 3].arrival(0), Some(7));
         }
@@ -171,7 +171,7 @@ fn marks_again() {
     };
     let mut arrived = 0;
     let mut look_if_marked = || {
-        let marked = marks.take(&mut [0; 64]) > 0;
+        let marked = marks.take(1, &mut [0; 64]) > 0;
         while marked && arrived < 2 && ring.arrival(arrived).is_some() {
             arrived += 1;
         }

@@ -35,14 +35,14 @@ pub const fn bounds(budget: Budget) -> Bounds {
     let (room, per_user) = match budget {
         Budget::Processes => (4096, 1024),
         Budget::Nics => (32_768, 4096),
-        // About 1.6 KB each.
-        Budget::Calls => (65_536, 8192),
+        // About 1.6 KB each. One process may ask for the connections of all VIs of a NIC handle at once.
+        Budget::Calls => (65_536, 24_576),
         // About 300 bytes each. A connection within one host has two sides.
         Budget::Connections => (393_216, 131_072),
         Budget::Endpoints => (32_768, 4096),
-        Budget::Exchanges => (32_768, 8192),
+        Budget::Exchanges => (32_768, 16_384),
         Budget::Descriptors => (1 << 20, 1 << 20),
-        Budget::Names => (65_536, 8192),
+        Budget::Names => (65_536, 24_576),
         Budget::Parted => (65_536, 32_768),
     };
     Bounds { room, per_user }
@@ -57,7 +57,7 @@ pub const NICS_PER_CLIENT_MAX: usize = 64;
 /// Maximum data sockets per process.
 pub const ENDPOINTS_PER_CLIENT_MAX: usize = 64;
 /// Maximum waiting calls per process.
-pub const CALLS_PER_CLIENT_MAX: usize = 4096;
+pub const CALLS_PER_CLIENT_MAX: usize = 16_384;
 /// Maximum connections and unanswered connection handles per process.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 65_536;
 /// Time a user keeps a discriminator on an interface after its last wait there, in milliseconds. A server

@@ -9,7 +9,7 @@ use std::thread::Thread;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
-use vipl_sys::cancel;
+use vipl_sys::{cancel, table};
 
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
@@ -286,7 +286,8 @@ pub(crate) fn insert(
             region_changes: Mutex::default(),
             vis: Mutex::default(),
             vi_bound: AtomicU32::new(0),
-            vi_handles: (0..info.vis_max).map(|_| AtomicUsize::new(0)).collect(),
+            // SAFETY: zeroes are valid.
+            vi_handles: unsafe { table::zeroed(info.vis_max as usize) },
             cq_count: AtomicU32::new(0),
             incoming: Mutex::default(),
             events: Events::default(),

@@ -3,6 +3,7 @@
 mod vi;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
@@ -28,6 +29,8 @@ const LOCAL_MTU: u32 = 32_768;
 /// One opening of the device.
 pub struct ClanNic {
     card: Arc<Card>,
+    /// Words of ready bits that are in use: VIs have the lowest numbers that are free.
+    words: AtomicUsize,
     watch: Watch,
     /// Largest message in bytes whose data goes into the doorbell; 0: the descriptor does not, either.
     inline_max: u32,
@@ -92,12 +95,21 @@ impl ClanNic {
         })?;
         Ok(ClanNic {
             card,
+            words: AtomicUsize::new(0),
             watch,
             inline_max: number(NAME, c"inline_max").unwrap_or(INLINE_MAX as u64) as u32,
             single_copy: truth(NAME, c"single_copy"),
             read_levels,
             mtu,
         })
+    }
+}
+
+impl ClanNic {
+    /// Expects ready bits of the VI with this number from now on.
+    fn expect(&self, index: u32) {
+        self.words
+            .fetch_max(index as usize / 64 + 1, Ordering::AcqRel);
     }
 }
 
@@ -117,7 +129,8 @@ impl OwnTable for ClanNic {
 
 impl Ready for ClanNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
-        self.card.nic().ready.take(indices)
+        let words = self.words.load(Ordering::Acquire);
+        self.card.nic().ready.take(words, indices)
     }
 
     fn watch(&self, vi: &mut ClanVi, on: bool) {

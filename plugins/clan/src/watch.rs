@@ -4,6 +4,7 @@
 //! Nothing else needs it: the device writes completions into the application's memory, and waiting threads sleep on the
 //! bell.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::card::Card;
 
+/// VIs that are taken at a time.
+const NAMED_MAX: usize = 1024;
 /// When to poll again a VI that the application is using.
 const AGAIN: Duration = Duration::from_millis(1);
 /// How often to check whether the application has closed the descriptors of the thread.
@@ -39,7 +42,7 @@ struct Watcher {
     stop: Kept,
     stopping: Arc<AtomicBool>,
     /// VIs to poll.
-    open: Vec<u32>,
+    open: BTreeSet<u32>,
     /// The failure of the interface has been reported.
     failed: bool,
 }
@@ -55,7 +58,7 @@ impl Watch {
             interrupts: Kept::new(interrupts),
             stop: Kept::new(stop.try_clone()?),
             stopping: stopping.clone(),
-            open: Vec::new(),
+            open: BTreeSet::new(),
             failed: false,
         };
         let thread = spawn_with_signals_blocked("vipl-watch", move || watcher.run())?;
@@ -146,11 +149,12 @@ impl Watcher {
 
     /// Polls the VIs that the device has named.
     fn look(&mut self) {
-        let mut named = [0; VIS_MAX as usize];
-        let count = self.card.nic().notices.take(&mut named);
-        for index in &named[..count] {
-            if !self.open.contains(index) {
-                self.open.push(*index);
+        let mut named = [0; NAMED_MAX];
+        for _ in 0..VIS_MAX as usize / NAMED_MAX {
+            let count = self.card.nic().notices.take(usize::MAX, &mut named);
+            self.open.extend(&named[..count]);
+            if count + 63 < NAMED_MAX {
+                break;
             }
         }
         let nic = self.nic;

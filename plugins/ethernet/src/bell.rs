@@ -81,9 +81,9 @@ impl Bell {
         self.page().ready.set(index);
     }
 
-    /// Takes ready VIs and clears their bits, as many as there is room for.
-    pub(crate) fn take_marks(&self, indices: &mut [u32]) -> usize {
-        self.page().ready.take(indices)
+    /// Takes ready VIs and clears their bits, as many as there is room for, of the first `words` words.
+    pub(crate) fn take_marks(&self, words: usize, indices: &mut [u32]) -> usize {
+        self.page().ready.take(words, indices)
     }
 
     /// Wakes the sleepers of the owner, if there are any. Called after data was published.

@@ -12,6 +12,7 @@ use vipl_netio::Address;
 use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_sdk::{Host, NicHandle, shm};
 use vipl_sys::mutex::Mutex;
+use vipl_sys::table::Chunks;
 
 use crate::bell::Bell;
 use crate::coalescing::Coalescing;
@@ -83,7 +84,7 @@ pub(crate) struct Device {
     /// What the links to other processes of this host do to frames, if they are emulated.
     pub(crate) impairments: Option<Impairments>,
     pub(crate) mtu: usize,
-    inboxes: Box<[Inbox]>,
+    inboxes: Chunks<Inbox>,
     pub(crate) schedule: Schedule,
     pub(crate) lingering: Lingering,
     versions: VersionPeers,
@@ -115,7 +116,7 @@ impl Device {
             uplink,
             impairments,
             mtu,
-            inboxes: (0..VIS_MAX).map(|_| Inbox::default()).collect(),
+            inboxes: Chunks::new(VIS_MAX as usize),
             schedule: Schedule::default(),
             lingering: Lingering::default(),
             versions: VersionPeers::default(),
@@ -149,7 +150,7 @@ impl Device {
     }
 
     pub(crate) fn inbox(&self, index: u32) -> &Inbox {
-        &self.inboxes[index as usize]
+        self.inboxes.make(index as usize)
     }
 
     /// Largest frame to a peer on this host.

@@ -70,7 +70,7 @@ pub use card::{Card, Network};
 pub use doorbell::Policy;
 
 /// VIs of one NIC handle.
-pub(crate) const VIS_MAX: u32 = 1024;
+pub(crate) const VIS_MAX: u32 = 16_384;
 /// No VI.
 pub(crate) const NO_VI: u32 = u32::MAX;
 /// Levels on which RDMA Read works.

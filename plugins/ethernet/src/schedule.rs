@@ -1,6 +1,8 @@
 //! Which VIs of a NIC are connected, when each must be served, and when the application last served it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use vipl_sys::table;
 
 use crate::VIS_MAX;
 
@@ -18,7 +20,9 @@ const INSIDE: u64 = 1 << 63;
 /// The VIs of one NIC. All times are in nanoseconds.
 pub(crate) struct Schedule {
     connected: [AtomicU64; VIS_MAX as usize / 64],
-    /// When each VI must be served.
+    /// Words of `connected` that are in use: VIs have the lowest numbers that are free.
+    words: AtomicUsize,
+    /// When each VI must be served, inverted: a page of the table that is zero, [`NEVER`], takes no memory.
     deadlines: Box<[AtomicU64]>,
     /// None of them is earlier than this.
     soonest: AtomicU64,
@@ -29,12 +33,14 @@ pub(crate) struct Schedule {
 
 impl Default for Schedule {
     fn default() -> Schedule {
-        let each = |time| (0..VIS_MAX).map(|_| AtomicU64::new(time)).collect();
+        // SAFETY: zeroes are valid.
+        let each = || unsafe { table::zeroed(VIS_MAX as usize) };
         Schedule {
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
-            deadlines: each(NEVER),
+            words: AtomicUsize::new(0),
+            deadlines: each(),
             soonest: AtomicU64::new(NEVER),
-            served: each(0),
+            served: each(),
             read: AtomicU64::new(0),
         }
     }
@@ -81,11 +87,19 @@ impl Schedule {
     pub(crate) fn set_connected(&self, index: u32, connected: bool) {
         let (word, bit) = (&self.connected[index as usize / 64], 1 << (index % 64));
         if connected {
+            self.words
+                .fetch_max(index as usize / 64 + 1, Ordering::AcqRel);
             word.fetch_or(bit, Ordering::AcqRel);
         } else {
             word.fetch_and(!bit, Ordering::AcqRel);
-            self.deadlines[index as usize].store(NEVER, Ordering::SeqCst);
+            self.deadlines[index as usize].store(!NEVER, Ordering::SeqCst);
         }
+    }
+
+    /// How many words of ready bits are in use.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> usize {
+        self.words.load(Ordering::Acquire)
     }
 
     /// Sets the deadline of a connected VI. A pending earlier deadline stays: the deadline changes with each message,
@@ -93,11 +107,11 @@ impl Schedule {
     #[inline(always)]
     pub(crate) fn set_deadline(&self, index: u32, deadline: u64, now: u64) -> bool {
         let place = &self.deadlines[index as usize];
-        let before = place.load(Ordering::Relaxed);
+        let before = !place.load(Ordering::Relaxed);
         if now < before && before <= deadline {
             return false;
         }
-        place.store(deadline, Ordering::SeqCst);
+        place.store(!deadline, Ordering::SeqCst);
         // If it is lower already, the thread that raises it does so after the store above, and sees it.
         if self.soonest.load(Ordering::SeqCst) > deadline {
             self.soonest.fetch_min(deadline, Ordering::SeqCst);
@@ -113,12 +127,12 @@ impl Schedule {
         // A thread that sets a deadline from now on lowers it again.
         self.soonest.store(NEVER, Ordering::SeqCst);
         let mut soonest = NEVER;
-        for (place, word) in self.connected.iter().enumerate() {
+        for (place, word) in self.connected.iter().take(self.words()).enumerate() {
             let mut bits = word.load(Ordering::Acquire);
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                let deadline = self.deadlines[index as usize].load(Ordering::SeqCst);
+                let deadline = !self.deadlines[index as usize].load(Ordering::SeqCst);
                 if deadline <= now {
                     each(index);
                 }

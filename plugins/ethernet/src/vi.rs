@@ -31,7 +31,7 @@ impl Ready for EthernetNic {
         if let Some(index) = device.coalescing.vi() {
             device.bell.mark(index);
         }
-        device.bell.take_marks(indices)
+        device.bell.take_marks(device.schedule.words(), indices)
     }
 
     fn watch(&self, _vi: &mut EthernetVi, _on: bool) {

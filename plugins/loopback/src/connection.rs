@@ -74,7 +74,13 @@ impl Connection {
         connection: &vipl_connection,
     ) -> Result<Connection, Status> {
         let failed = |error: std::io::Error| {
-            let text = format!("loopback: cannot map a connection: {error}");
+            let hint = match error.raw_os_error() {
+                Some(libc::ENOMEM) => {
+                    " (each connection is one mapping: ulimit -v, sysctl vm.max_map_count)"
+                }
+                _ => "",
+            };
+            let text = format!("loopback: cannot map a connection: {error}{hint}");
             Host::get().log(VIPL_LOG_ERROR, &text);
             Status::Resource
         };

@@ -18,8 +18,8 @@ use vipl_sys::shm::Mapping;
 
 use crate::window::{Places, REGIONS_MAX, Windows};
 
-/// VIs of one NIC handle.
-pub(crate) const VIS_MAX: u32 = 1024;
+/// VIs of one NIC handle: more than a program has memory for, and as few as have their ready bits in the page.
+pub(crate) const VIS_MAX: u32 = 16_384;
 /// Bytes of the page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Bytes of the table of regions.

@@ -48,7 +48,7 @@ impl Regions for LoopbackNic {
 impl Ready for LoopbackNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
         self.watch().note_marks_taken();
-        self.shared().ready().take(indices)
+        self.shared().ready().take(self.watch().words(), indices)
     }
 
     fn watch(&self, vi: &mut LoopbackVi, on: bool) {

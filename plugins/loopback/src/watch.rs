@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::VIPL_LOG_ERROR;
@@ -50,8 +50,13 @@ pub(crate) fn note_arrival() {
 }
 
 /// One bit per VI.
-#[derive(Default)]
 struct Vis([AtomicU64; VIS_MAX as usize / 64]);
+
+impl Default for Vis {
+    fn default() -> Vis {
+        Vis([const { AtomicU64::new(0) }; VIS_MAX as usize / 64])
+    }
+}
 
 impl Vis {
     fn set(&self, index: u32, on: bool) {
@@ -67,8 +72,8 @@ impl Vis {
         self.0[place].load(Ordering::SeqCst)
     }
 
-    fn any(&self) -> bool {
-        (0..self.0.len()).any(|place| self.word(place) != 0)
+    fn any(&self, words: usize) -> bool {
+        (0..words).any(|place| self.word(place) != 0)
     }
 }
 
@@ -76,6 +81,8 @@ impl Vis {
 pub(crate) struct Watch {
     nic: NicHandle,
     shared: Arc<SharedNic>,
+    /// Words of the sets below that are in use: VIs have the lowest numbers that are free.
+    words: AtomicUsize,
     connected: Vis,
     /// VIs whose peers set ready bits.
     marked: Vis,
@@ -94,6 +101,7 @@ impl Watch {
         Arc::new(Watch {
             nic,
             shared,
+            words: AtomicUsize::new(0),
             connected: Vis::default(),
             marked: Vis::default(),
             marks_taken: AtomicBool::new(false),
@@ -119,7 +127,15 @@ impl Watch {
 
     /// Begins to poll a VI.
     pub(crate) fn add(&self, index: u32) {
+        self.words
+            .fetch_max(index as usize / 64 + 1, Ordering::SeqCst);
         self.connected.set(index, true);
+    }
+
+    /// How many words of ready bits are in use.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> usize {
+        self.words.load(Ordering::Relaxed)
     }
 
     /// Polls it no more.
@@ -154,7 +170,7 @@ impl Watch {
             // Something may have come just before the announcement.
             let found = self.poll_vis(true, false);
             active = found == Poll::Progress
-                || self.waiting.any()
+                || self.waiting.any(self.words())
                 || self.stop.load(Ordering::Acquire) != 0;
             bell.sleep(
                 epoch,
@@ -184,7 +200,7 @@ impl Watch {
             }
             // Waiting sends keep the thread awake: the peer's alert may be missed. So does an active application, which may stop
             // polling at any time.
-            let awake = found == Poll::Busy || self.waiting.any();
+            let awake = found == Poll::Busy || self.waiting.any(self.words());
             quiet = if awake { 0 } else { quiet + 1 };
             futex::wait(&self.stop, 0, pause.as_nanos() as u64);
             pause = (pause * 2).min(PAUSE_MAX);
@@ -239,7 +255,7 @@ impl Watch {
 
     fn poll_vis(&self, all: bool, by_application: bool) -> Poll {
         let mut found = Poll::Nothing;
-        for place in 0..VIS_MAX as usize / 64 {
+        for place in 0..self.words() {
             let mut bits = self.due(place, all, by_application);
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();

@@ -6,10 +6,10 @@ use super::{VIS, Vi};
 use crate::nic::Nic;
 use crate::object::table::Guard;
 
-/// Maximum VIs requested from the plug-in at a time: the maximum of this project's plug-ins, so that busy VIs
-/// with low numbers do not delay the others.
+/// Maximum VIs requested from the plug-in at a time, which fit into a small stack.
 const READY_ROOM: usize = 1024;
-/// Maximum requests of one poll, for a plug-in with more VIs.
+/// Maximum requests of one poll: as many as find each VI of this project's plug-ins once, so that busy VIs with
+/// low numbers do not delay the others.
 const READY_ROUNDS: u32 = 16;
 /// Number of entries that a plug-in may leave unused although there are more VIs: the bits of one word.
 const READY_UNUSED: usize = 63;

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of everything in this crate; both sides must have the same one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Operations of a [`Request`].
 pub mod op {

@@ -21,13 +21,13 @@ use vipl_sys::bell::{Bell, Marks, after_publishing};
 use vipl_sys::membarrier::{Scope, barrier};
 
 /// VIs of one NIC handle.
-pub const VIS_MAX: u32 = 1024;
+pub const VIS_MAX: u32 = 16_384;
 /// Regions of one NIC handle, a power of two.
 pub const REGIONS_MAX: u32 = 4096;
 /// Bytes of an entry of the table of regions.
 pub const REGION_BYTES: usize = 32;
 /// Offset of the table in the memory of a NIC.
-pub const REGIONS_AT: usize = 4096;
+pub const REGIONS_AT: usize = 8192;
 /// Bytes of the memory of a NIC.
 pub const NIC_BYTES: usize = REGIONS_AT + REGIONS_MAX as usize * REGION_BYTES;
 /// Bytes of the device's page.

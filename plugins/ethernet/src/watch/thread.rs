@@ -24,7 +24,6 @@ use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_with_signals_blocked};
 use vipl_plugin_sdk::{Host, Poll, Status};
 
 use super::SHORT_SLEEP_MIN;
-use crate::VIS_MAX;
 use crate::device::Device;
 use crate::uplink::Checks;
 
@@ -35,6 +34,8 @@ const SHORT_SLEEP_MAX: u64 = 16 * MS;
 const CREDIT: u32 = 8;
 /// Pause before this thread checks again whether an active application leaves work, in nanoseconds.
 const PAUSE: u64 = 20_000;
+/// VIs that one poll takes the ready bits of.
+const MARKED_MAX: usize = 1024;
 /// Longest sleep, in nanoseconds: a misbehaving peer may keep the bell from being rung.
 const SLEEP_MAX: u64 = 500 * MS;
 /// Interval of checks of the interface, in nanoseconds.
@@ -155,8 +156,14 @@ impl WatchThread<'_> {
         device.lingering.pump(now);
         device.mark_due(now);
         self.check_interface(now);
-        let mut indices = [0; VIS_MAX as usize];
-        let marked = device.bell.take_marks(&mut indices);
+        let mut indices = [0; MARKED_MAX];
+        let marked = device
+            .bell
+            .take_marks(device.schedule.words(), &mut indices);
+        // The next poll takes the rest.
+        if marked + 63 >= MARKED_MAX {
+            found = Poll::Progress;
+        }
         for index in &indices[..marked] {
             let polled = if device.schedule.is_served(*index, now) {
                 Poll::Busy

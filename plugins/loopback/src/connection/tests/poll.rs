@@ -251,7 +251,11 @@ fn a_sender_that_may_be_signalled_polls_at_once() {
     let send = received(&mut pair);
     assert!(is_found(&mut pair, send, JUST_NOW), "after a ready bit");
     let mut marks = [0; 64];
-    assert_eq!(shared.ready().take(&mut marks), 1, "the peer sets it");
+    assert_eq!(
+        shared.ready().take(usize::MAX, &mut marks),
+        1,
+        "the peer sets it"
+    );
 }
 
 /// The ready bit of the answer stands for the later acknowledgement, too.
@@ -341,12 +345,23 @@ fn a_poll_ends_and_asks_for_another_one() {
     for _ in 0..2 * BATCH + 1 {
         pair.left.send(0, 8);
     }
-    pair.right.nic.shared().ready().take(&mut [0; 64]);
+    pair.right
+        .nic
+        .shared()
+        .ready()
+        .take(usize::MAX, &mut [0; 64]);
     pair.right.progress();
     assert_ne!(pair.right.status(receives[2 * BATCH as usize - 1]), 0);
     assert_eq!(pair.right.status(receives[2 * BATCH as usize]), 0);
     let mut marked = [0; 64];
-    assert_eq!(pair.right.nic.shared().ready().take(&mut marked), 1);
+    assert_eq!(
+        pair.right
+            .nic
+            .shared()
+            .ready()
+            .take(usize::MAX, &mut marked),
+        1
+    );
     assert_eq!(marked[0], 1, "the VI's own index");
 }
 
