@@ -25,7 +25,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   0
+#define VIPL_PLUGIN_ABI_MINOR   1
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -231,6 +231,9 @@ typedef struct vipl_link {
   char driver[32];
   /* The agent's name for this endpoint, for `vipl_nic_info.link`; never 0. */
   uint64_t id;
+  /* Ethernet: a second socket of the same kind, which belongs to the plug-in, too. It is bound to the ethertype of IPv6
+   * and lets in the trains for `endpoint`, see docs/WIRE.md; or -1, if there is none. */
+  int trains;
 } vipl_link;
 
 /* A descriptor that `vipl_host.next_send`, `next_receive`, `send_at` or `receive_at` has read and checked. It is valid

@@ -5,6 +5,7 @@
 mod live;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
@@ -59,6 +60,11 @@ fn about_link(client: &mut Client, op: Op, name: &str) -> Reply {
     client.ask(op, &body)
 }
 
+/// The data socket of a link.
+fn data(reply: &Reply) -> &File {
+    reply.fds.last().expect("a data socket")
+}
+
 /// Sends a frame from a data socket; the interface determines the destination.
 fn send(socket: &impl AsRawFd, to: [u8; 6], from: [u8; 6], ethertype: u16, payload: &[u8]) {
     let frame = [&to[..], &from[..], &ethertype.to_be_bytes(), payload].concat();
@@ -106,7 +112,7 @@ fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
         );
         assert!(opened.driver.starts_with(b"veth\0"), "{:?}", opened.driver);
     }
-    let [near, far] = [&replies[0].fds[0], &replies[1].fds[0]];
+    let [near, far] = [data(&replies[0]), data(&replies[1])];
     let (to, from) = (hosts.address(1), hosts.address(0));
     let frame =
         |endpoint: u16, mark: u8| [&[1, 2][..], &endpoint.to_be_bytes(), &[mark; 60]].concat();
@@ -124,10 +130,58 @@ fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
     assert_eq!(got[14..], mine, "the first that passes the filter");
     assert_eq!(received(far), None);
     assert_eq!(
-        received(&other.fds[0]),
+        received(data(&other)),
         None,
         "nothing for the other endpoint"
     );
+}
+
+/// The packet of a train with a single frame.
+fn train(endpoint: u16, mark: u8) -> Vec<u8> {
+    let mut packet = vec![mark; 40 + 8 + 60];
+    packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 68, 17, 1]);
+    packet[2..4].copy_from_slice(&endpoint.to_be_bytes());
+    packet[8..40].fill(0);
+    (packet[23], packet[39]) = (1, 1);
+    packet
+}
+
+#[test]
+fn a_socket_for_trains_gets_those_of_its_endpoint_and_no_other_packets() {
+    const IPV6: u16 = 0x86DD;
+    let Some(hosts) = hosts() else { return };
+    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
+    let mut clients = [agents[0].client(), agents[1].client()];
+    let replies = [
+        link(&mut clients[0], INTERFACE),
+        link(&mut clients[1], INTERFACE),
+    ];
+    assert_eq!(replies[1].fds.len(), 2, "the socket for trains comes first");
+    let (near, far) = (data(&replies[0]), &replies[1].fds[0]);
+    let (to, from) = (hosts.address(1), hosts.address(0));
+    let own = replies[1].body::<LinkOpened>().endpoint;
+    // A flow label has four bits more than an endpoint, and the traffic class stands before it.
+    let changed = |at: usize, value: u8| {
+        let mut packet = train(own, 2);
+        packet[at] = value;
+        packet
+    };
+    let others = [(0, 0x40), (0, 0x61), (1, 1), (6, 6), (23, 2), (39, 2)];
+    for (at, value) in others {
+        send(near, to, from, IPV6, &changed(at, value));
+    }
+    send(near, to, from, IPV6, &train(own.wrapping_add(77), 3));
+    send(near, to, from, ETHERTYPE, &train(own, 4));
+    send(near, [2, 9, 9, 9, 9, 9], from, IPV6, &train(own, 5));
+    send(near, [0xFF; 6], from, IPV6, &train(own, 6));
+    let mine = train(own, 1);
+    send(near, to, from, IPV6, &mine);
+    let got = eventually(|| received(far));
+    assert_eq!(got[14..], mine, "the first that passes the filter");
+    assert_eq!(received(far), None);
+    // The train that came to another ethertype looks like a frame for this endpoint, of no version.
+    assert_eq!(received(data(&replies[1])).map(|frame| frame[54]), Some(4));
+    assert_eq!(received(data(&replies[1])), None);
 }
 
 #[test]
@@ -139,7 +193,7 @@ fn a_process_can_neither_change_the_filter_nor_get_round_it() {
         link(&mut clients[0], INTERFACE),
         link(&mut clients[1], INTERFACE),
     ];
-    let [near, far] = [&replies[0].fds[0], &replies[1].fds[0]];
+    let [near, far] = [data(&replies[0]), data(&replies[1])];
     let opened: LinkOpened = replies[1].body();
     let accept_all = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,

@@ -5,7 +5,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   0
+#define VIPL_PLUGIN_ABI_MINOR   1
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \

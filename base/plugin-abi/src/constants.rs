@@ -11,7 +11,7 @@ vipl_abi::constants! {
     pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
     /// Counts additions to the sized structures. Two files of the same minor version have the same sizes; those
     /// of a lower one are not larger, those of a higher one not smaller.
-    pub const VIPL_PLUGIN_ABI_MINOR: u16 = 0;
+    pub const VIPL_PLUGIN_ABI_MINOR: u16 = 1;
     /// Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`, `vipl_region`, and a
     /// pointer.
     pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)

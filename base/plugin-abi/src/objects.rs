@@ -228,6 +228,9 @@ pub struct vipl_link {
     pub driver: [c_char; 32],
     /// The agent's name for this endpoint, for `vipl_nic_info.link`; never 0.
     pub id: u64,
+    /// Ethernet: a second socket of the same kind, which belongs to the plug-in, too. It is bound to the ethertype of IPv6
+    /// and lets in the trains for `endpoint`, see docs/WIRE.md; or -1, if there is none.
+    pub trains: c_int,
 }
 
 /// Where memory of `vipl_alloc` lies in the memory file of this process. No part of the file is used twice, and the file never

@@ -121,6 +121,8 @@ pub struct Link {
     pub driver: String,
     /// For `vipl_nic_info.link`.
     pub id: u64,
+    /// The socket for trains, see `vipl_link.trains`.
+    pub trains: Option<OwnedFd>,
 }
 
 /// A NUL-terminated text in an array of bytes.
@@ -229,6 +231,7 @@ impl Host {
             name: [0; 16],
             driver: [0; 32],
             id: 0,
+            trains: -1,
         };
         // SAFETY: a NUL-terminated text, and room of the stated size.
         Status::check(unsafe { (self.0.link)(name.as_ptr(), &raw mut found) })?;
@@ -244,6 +247,8 @@ impl Host {
             name: text(&found.name),
             driver: text(&found.driver),
             id: found.id,
+            // SAFETY: as above.
+            trains: (found.trains >= 0).then(|| unsafe { OwnedFd::from_raw_fd(found.trains) }),
         })
     }
 

@@ -263,7 +263,8 @@ impl LinkAdopt {
     }
 }
 
-/// `Op::LINK_OPENED`. With it: the data socket.
+/// `Op::LINK_OPENED`. With it: the data socket, the last descriptor; on Ethernet before it, if the kernel has one, the
+/// socket for trains.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkOpened {

@@ -173,7 +173,7 @@ impl World {
         let result = found.ok_or(Status::INVALID).and_then(|interface| {
             let endpoint = self.agent.free_endpoint(interface.index);
             endpoint
-                .map(|endpoint| (interface, endpoint, 2_000_000 + u32::from(endpoint)))
+                .map(|endpoint| (interface, endpoint, vec![2_000_000 + u32::from(endpoint)]))
                 .ok_or(Status::RESOURCE)
         });
         self.agent.handle_link_opened(self.now, open, result);

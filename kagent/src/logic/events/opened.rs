@@ -34,19 +34,19 @@ impl<F: Clone> Agent<F> {
     }
 
     /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number, which
-    /// [`is_free_endpoint`](Self::is_free_endpoint), and the data socket; or the error.
+    /// [`is_free_endpoint`](Self::is_free_endpoint), and its sockets, the data socket last; or the error.
     pub fn handle_link_opened(
         &mut self,
         now: u64,
         open: &OpenLink,
-        result: Result<(Interface, u16, F), Status>,
+        result: Result<(Interface, u16, Vec<F>), Status>,
     ) {
         self.advance(now);
         let caller = Caller {
             client: open.client,
             id: open.call,
         };
-        let (interface, number, socket) = match result {
+        let (interface, number, sockets) = match result {
             Ok(made) => made,
             Err(status) => return self.done(caller, status),
         };
@@ -101,7 +101,7 @@ impl<F: Clone> Agent<F> {
         self.outputs.push_back(Output::Send(Message {
             client: open.client,
             bytes: message::emit(Op::LINK_OPENED, Status::OK, open.call, &body),
-            fds: vec![socket],
+            fds: sockets,
         }));
     }
 

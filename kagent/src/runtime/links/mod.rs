@@ -310,6 +310,24 @@ impl Links {
         }
     }
 
+    /// Opens the socket for the trains of an endpoint on Ethernet. Without it frames travel one by one.
+    pub(crate) fn trains(
+        &self,
+        interface: &Interface,
+        endpoint: u16,
+        log: &Log,
+    ) -> Option<OwnedFd> {
+        let link = interface.index;
+        match interface.medium {
+            Medium::Ethernet => raw::train_socket(link, endpoint)
+                .inspect_err(|cause| {
+                    log.debug("link", format_args!("interface {link}: no trains: {cause}"));
+                })
+                .ok(),
+            Medium::Udp => None,
+        }
+    }
+
     fn failure(&self, cause: Errno, link: LinkId, log: &Log) -> Status {
         match cause {
             Errno::EADDRINUSE => {

@@ -22,6 +22,13 @@ use crate::runtime::sockets::option;
 
 /// Offset of the ethertype in a frame.
 const ETHERTYPE_OFFSET: u32 = 12;
+/// Bytes of the Ethernet header.
+const ETHERNET: u32 = 14;
+/// The ethertype of IPv6.
+const IPV6: u32 = 0x86DD;
+/// Bytes of trains that may wait in a socket, in either direction: eleven windows of the protocol with frames of 1500
+/// bytes.
+const TRAIN_ROOM: i32 = 4 << 20;
 /// Packet type: to this host. (`PACKET_HOST`, as filters see it.)
 const TO_THIS_HOST: u32 = libc::PACKET_HOST as u32;
 const TO_ALL: u32 = libc::PACKET_BROADCAST as u32;
@@ -114,6 +121,35 @@ pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno>
         REFUSE,
     ];
     bound(filtered(libc::SOCK_RAW, &filter)?, link, ETHERTYPE)
+}
+
+/// A socket for the trains of an endpoint, see docs/WIRE.md: packets of UDP between the loopback addresses of IPv6, which
+/// no host accepts from an interface, and whose flow label is the endpoint. Other packets fail the first comparison.
+pub(crate) fn train_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno> {
+    let filter = [
+        load(libc::BPF_W, ETHERNET),
+        unless(6 << 28 | u32::from(endpoint), 13),
+        load(libc::BPF_H, ETHERTYPE_OFFSET),
+        unless(IPV6, 11),
+        load(libc::BPF_W, PACKET_TYPE),
+        unless(TO_THIS_HOST, 9),
+        load(libc::BPF_W, INTERFACE),
+        unless(link, 7),
+        load(libc::BPF_B, ETHERNET + 6),
+        unless(libc::IPPROTO_UDP as u32, 5),
+        load(libc::BPF_W, ETHERNET + 20),
+        unless(1, 3),
+        load(libc::BPF_W, ETHERNET + 36),
+        unless(1, 1),
+        ACCEPT,
+        REFUSE,
+    ];
+    let socket = filtered(libc::SOCK_RAW, &filter)?;
+    // Whole trains of several connections wait in the socket. Without the privilege the system's limit holds.
+    for name in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
+        let _ = option::set(&socket, libc::SOL_SOCKET, name, &TRAIN_ROOM);
+    }
+    bound(socket, link, IPV6 as u16)
 }
 
 /// Folder of root's agents.

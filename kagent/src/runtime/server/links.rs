@@ -27,7 +27,7 @@ impl Server<'_> {
         self.agent.handle_link_asked(self.now(), open, status);
     }
 
-    fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
+    fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, Vec<SharedFd>), Status> {
         let session = self.clients.get(open.client).ok_or(Status::RESOURCE)?;
         let uid = session.uid;
         let mut interface = self.links.find(session, open, self.context.log)?;
@@ -45,12 +45,15 @@ impl Server<'_> {
             // socket.
             return Err(Status::RESOURCE);
         }
-        Ok((interface, endpoint, self.clients.share(uid, socket)))
+        let trains = self.links.trains(&interface, endpoint, self.context.log);
+        let sockets = trains.into_iter().chain([socket]);
+        let shared = sockets.map(|socket| self.clients.share(uid, socket));
+        Ok((interface, endpoint, shared.collect()))
     }
 
     pub(super) fn adopt_link(&mut self, adopt: AdoptLink<SharedFd>) {
         let result = self.check_adopted(&adopt);
-        let result = result.map(|interface| (interface, adopt.endpoint, adopt.socket));
+        let result = result.map(|interface| (interface, adopt.endpoint, vec![adopt.socket]));
         self.agent
             .handle_link_opened(self.now(), &adopt.open, result);
     }

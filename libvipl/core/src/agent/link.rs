@@ -4,7 +4,8 @@
 //! Errors are logged here with advice, since the application only learns that the device does not open.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::IntoRawFd;
+use std::mem::offset_of;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,6 +71,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     let (Some(opened), Some(socket)) = (opened, reply.fds.pop()) else {
         return Err(refusal(name, reply.status, &agent.description()));
     };
+    let trains = reply.fds.pop().map_or(-1, IntoRawFd::into_raw_fd);
     let socket = socket.into_raw_fd();
     if name.starts_with(UDP) {
         agents.issued.keep(socket, &opened);
@@ -86,6 +88,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
         name: opened.interface.map(|byte| byte as c_char),
         driver: opened.driver.map(|byte| byte as c_char),
         id: opened.link,
+        trains,
     })
 }
 
@@ -231,6 +234,11 @@ pub(crate) unsafe fn open_for_plugin(
     match open(agents, name) {
         Ok(mut link) => {
             link.size = room;
+            if room < offset_of!(vipl_link, trains) + size_of::<c_int>() {
+                // An older plug-in does not know this one.
+                // SAFETY: -1, or a descriptor of which this is the only owner.
+                drop((link.trains >= 0).then(|| unsafe { OwnedFd::from_raw_fd(link.trains) }));
+            }
             // SAFETY: `room` is within both.
             unsafe {
                 std::ptr::copy_nonoverlapping((&raw const link).cast::<u8>(), out.cast(), room);
