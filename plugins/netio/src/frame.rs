@@ -11,6 +11,9 @@ use crate::packet::ETHERNET;
 /// Room before each frame. Copying a constant number of bytes costs less than copying the length of the header.
 const ROOM: usize = 32;
 
+/// The ethertype of frames that leave in one packet with others: that of IPv6.
+pub(crate) const MEMBER: [u8; 2] = [0x86, 0xDD];
+
 /// Bytes of a buffer for trains.
 pub(crate) const TRAIN_ROOM: usize = 1 << 16;
 
@@ -129,6 +132,18 @@ impl Frame {
         &self.buffer[..self.end as usize]
     }
 
+    /// The last frame.
+    #[inline(always)]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer[self.last as usize..self.end as usize]
+    }
+
+    /// The frame, which has an Ethernet header, may leave in one packet with others.
+    #[inline(always)]
+    pub fn join_train(&mut self) {
+        self.buffer[ETHERNET - 2..ETHERNET].copy_from_slice(&MEMBER);
+    }
+
     /// The header.
     #[inline(always)]
     pub(crate) fn header(&self) -> &[u8] {
@@ -156,7 +171,7 @@ impl Frame {
     }
 
     fn last_is_try(&self) -> bool {
-        Kind::Try.is_of(&self.buffer[self.last as usize..self.end as usize])
+        Kind::Try.is_of(self.payload())
     }
 
     /// Whether a frame with this header may join the train, after its last frame has been padded with up to `padding`

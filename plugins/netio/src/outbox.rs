@@ -159,7 +159,7 @@ impl Outbox {
             let sent = socket.send(&self.waiting[first..]);
             report(sent);
             let mut count = match sent {
-                Sent::Frames(count) => count,
+                Sent::Frames(count) | Sent::NoTrains(count) => count,
                 Sent::Again => break,
                 Sent::Lost(_) => 1,
             };

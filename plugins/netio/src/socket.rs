@@ -1,5 +1,6 @@
 //! A data socket of either kind.
 
+use std::ops::AddAssign;
 use std::os::fd::RawFd;
 
 use crate::{Frame, datagram, packet};
@@ -19,6 +20,8 @@ pub enum Sent {
     Frames(usize),
     /// There is no room; the caller sends the same frames later.
     Again,
+    /// The kernel or the driver refuses trains, and will not be asked again: these frames, at least one, are lost.
+    NoTrains(usize),
     /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the interface has had no room
     /// for it for some time.
     Lost(i32),
@@ -33,6 +36,23 @@ pub struct Received {
     pub cut: u32,
     /// Frames that the kernel has dropped for lack of room, since it last reported this.
     pub dropped: u32,
+}
+
+impl Received {
+    /// Frames that were received, truncated ones included.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.frames + self.cut
+    }
+}
+
+impl AddAssign for Received {
+    #[inline(always)]
+    fn add_assign(&mut self, more: Received) {
+        self.frames += more.frames;
+        self.cut += more.cut;
+        self.dropped += more.dropped;
+    }
 }
 
 impl Socket {
@@ -56,6 +76,22 @@ impl Socket {
     pub fn mark(&self, on: bool) {
         if let Socket::Datagrams(sender) = self {
             sender.mark(on);
+        }
+    }
+
+    /// The socket for trains, if there is one that the application has not closed.
+    pub fn train_socket(&self) -> Option<RawFd> {
+        match self {
+            Socket::Packets(sender) => sender.train_socket(),
+            Socket::Datagrams(_) => None,
+        }
+    }
+
+    /// Whether frames may join trains: there is a socket for them, and nothing has refused them.
+    pub fn carries_trains(&self) -> bool {
+        match self {
+            Socket::Packets(sender) => sender.carries_trains(),
+            Socket::Datagrams(_) => false,
         }
     }
 

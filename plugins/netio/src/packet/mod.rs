@@ -5,6 +5,9 @@
 //! change their MTU and are removed. None of that is an error here: a frame that cannot be sent is lost, as on a
 //! cut cable, and the protocol above decides when to give up.
 //!
+//! Trains have a socket of their own: many frames of one length in one packet, which the kernel or the card cuts.
+//! [`Trains`] receives them.
+//!
 //! Used by the Ethernet device class and by clan's device process.
 
 mod error;
@@ -12,6 +15,7 @@ mod port;
 mod ring;
 mod room;
 mod send;
+mod train;
 
 use std::os::fd::RawFd;
 
@@ -19,6 +23,7 @@ pub use error::{drop_notices, take_socket_error};
 pub use port::{Asker, Lost, lost};
 pub use ring::{Arrived, Receiver, Tip};
 pub use send::Sender;
+pub use train::{EXTRA, Trains};
 
 /// Bytes of the Ethernet header: destination, source, ethertype.
 pub const ETHERNET: usize = 14;

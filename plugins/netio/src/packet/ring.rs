@@ -109,6 +109,41 @@ impl Arrived<'_> {
     }
 }
 
+/// A filled slot.
+pub(super) struct Slot {
+    /// Its status word.
+    pub(super) word: u32,
+    /// The slot, and where in it the frame begins.
+    at: *const u8,
+    start: usize,
+    length: usize,
+    /// The frame is in the slot to its end.
+    pub(super) is_whole: bool,
+}
+
+impl Slot {
+    /// The frame.
+    #[inline(always)]
+    fn frame(&self) -> Arrived<'_> {
+        Arrived {
+            at: self.at.wrapping_add(self.start),
+            length: self.length,
+            ring: PhantomData,
+        }
+    }
+
+    /// The frame, after so many bytes that the kernel has written before it.
+    #[inline(always)]
+    pub(super) fn frame_after(&self, before: usize) -> Option<Arrived<'_>> {
+        let start = self.start.checked_sub(before)?;
+        Some(Arrived {
+            at: self.at.wrapping_add(start),
+            length: self.length + before,
+            ring: PhantomData,
+        })
+    }
+}
+
 /// Bytes of one slot, and of the whole ring.
 fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
     let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
@@ -206,47 +241,61 @@ impl Receiver {
         self.ring.wrapping_add(number * self.frame_bytes)
     }
 
+    /// Passes the next slot to `each`, if it is filled, and returns it to the kernel. Returns whether it was.
+    #[inline(always)]
+    pub(super) fn take_slot(&mut self, each: impl FnOnce(&Slot)) -> bool {
+        let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
+        // SAFETY: inside the ring; the kernel writes the word, so it is accessed atomically.
+        let status = unsafe { AtomicU32::from_ptr(&raw mut (*header).tp_status) };
+        // Acquire pairs with the kernel's barrier before it sets the word: the frame is visible.
+        let word = status.load(Ordering::Acquire);
+        if word & libc::TP_STATUS_USER == 0 {
+            return false;
+        }
+        let next = (self.next + 1) & (self.frames - 1);
+        // The next status word is in another processor's cache: fetch it while this frame is processed.
+        prefetch(self.slot(next));
+        // Another process that has mapped the ring can write anything into the header at any time: each field is
+        // read once, and the range is clamped to the slot.
+        // SAFETY: inside the ring.
+        let (length, start, sent) = unsafe {
+            (
+                (&raw const (*header).tp_snaplen).read_volatile() as usize,
+                (&raw const (*header).tp_mac).read_volatile(),
+                (&raw const (*header).tp_len).read_volatile() as usize,
+            )
+        };
+        let start = usize::from(start).min(self.frame_bytes);
+        let length = length.min(self.frame_bytes - start);
+        each(&Slot {
+            word,
+            at: header.cast::<u8>(),
+            start,
+            length,
+            is_whole: length == sent,
+        });
+        // Release: the frame has been read before the kernel may use the slot again.
+        status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.next = next;
+        true
+    }
+
     /// Passes up to `most` frames to `each` in order of arrival.
     pub fn receive(&mut self, most: u32, mut each: impl FnMut(Arrived<'_>)) -> Received {
         let (mut received, mut losing) = (Received::default(), false);
         while received.frames + received.cut < most {
-            let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
-            // SAFETY: inside the ring; the kernel writes the word, so it is accessed atomically.
-            let status = unsafe { AtomicU32::from_ptr(&raw mut (*header).tp_status) };
-            // Acquire pairs with the kernel's barrier before it sets the word: the frame is visible.
-            let word = status.load(Ordering::Acquire);
-            if word & libc::TP_STATUS_USER == 0 {
+            let taken = self.take_slot(|slot| {
+                losing |= slot.word & libc::TP_STATUS_LOSING != 0;
+                if slot.is_whole {
+                    received.frames += 1;
+                    each(slot.frame());
+                } else {
+                    received.cut += 1;
+                }
+            });
+            if !taken {
                 break;
             }
-            losing |= word & libc::TP_STATUS_LOSING != 0;
-            let next = (self.next + 1) & (self.frames - 1);
-            // The next status word is in another processor's cache: fetch it while this frame is processed.
-            prefetch(self.slot(next));
-            // Another process that has mapped the ring can write anything into the header at any time: each field is
-            // read once, and the range is clamped to the slot.
-            // SAFETY: inside the ring.
-            let (length, start, sent) = unsafe {
-                (
-                    (&raw const (*header).tp_snaplen).read_volatile() as usize,
-                    (&raw const (*header).tp_mac).read_volatile(),
-                    (&raw const (*header).tp_len).read_volatile() as usize,
-                )
-            };
-            let start = usize::from(start).min(self.frame_bytes);
-            let length = length.min(self.frame_bytes - start);
-            if length == sent {
-                received.frames += 1;
-                each(Arrived {
-                    at: header.cast::<u8>().wrapping_add(start),
-                    length,
-                    ring: PhantomData,
-                });
-            } else {
-                received.cut += 1;
-            }
-            // Release: the frame has been read before the kernel may use the slot again.
-            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-            self.next = next;
         }
         if losing {
             received.dropped = self.take_drops();
@@ -262,7 +311,7 @@ impl Receiver {
 
     /// Frames that the kernel has dropped since the last call.
     #[cold]
-    fn take_drops(&self) -> u32 {
+    pub(super) fn take_drops(&self) -> u32 {
         // SAFETY: two counters.
         let stats: io::Result<libc::tpacket_stats> =
             unsafe { options::get(self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) };

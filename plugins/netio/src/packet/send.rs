@@ -1,12 +1,16 @@
 //! Sending frames: one system call for one frame (`sendto`) or for a burst (`sendmmsg`).
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vipl_sys::clock;
 use vipl_sys::fd::Kept;
 
 use super::room::Room;
-use super::{bound_to, error};
+use super::train::{self, HEAD};
+use super::{ETHERNET, bound_to, error};
 use crate::{Frame, Sent};
 
 /// Frames of one `sendmmsg`.
@@ -17,26 +21,63 @@ const BURST_MAX: usize = 64;
 /// and opened another under its number; a check before each frame would cost more.
 const PACKETS_ONLY: i32 = libc::MSG_OOB | libc::MSG_FASTOPEN;
 
+/// Trains of one `sendmmsg`.
+const TRAINS_MAX: usize = 8;
+
 /// The sending side of a data socket.
 pub struct Sender {
     socket: Kept,
     /// The interface, for every call.
     to: libc::sockaddr_ll,
     room: Room,
+    trains: Option<TrainSocket>,
+}
+
+/// The socket for trains.
+struct TrainSocket {
+    socket: Arc<Kept>,
+    to: libc::sockaddr_ll,
+    /// The kernel or the driver has refused a train.
+    refused: AtomicBool,
 }
 
 impl Sender {
     /// Takes a socket that is bound to its interface.
     pub fn new(socket: OwnedFd) -> Sender {
-        let to = bound_to(socket.as_raw_fd()).unwrap_or_else(|| {
-            // SAFETY: all zero is a valid address; sending there fails.
-            unsafe { std::mem::zeroed() }
-        });
+        let to = interface(&socket);
         Sender {
             socket: Kept::new(socket),
             to,
             room: Room::default(),
+            trains: None,
         }
+    }
+
+    /// Takes a socket for trains, bound like the data socket. Returns it for the receive side.
+    ///
+    /// # Errors
+    /// The kernel has no trains.
+    pub fn use_trains(&mut self, socket: OwnedFd) -> io::Result<Arc<Kept>> {
+        train::prepare(socket.as_raw_fd())?;
+        let to = interface(&socket);
+        let socket = Arc::new(Kept::new(socket));
+        self.trains = Some(TrainSocket {
+            socket: socket.clone(),
+            to,
+            refused: AtomicBool::new(false),
+        });
+        Ok(socket)
+    }
+
+    /// The socket for trains, if there is one that the application has not closed.
+    pub(crate) fn train_socket(&self) -> Option<RawFd> {
+        self.trains.as_ref()?.socket.fd().ok()
+    }
+
+    /// Whether frames may join trains.
+    pub(crate) fn carries_trains(&self) -> bool {
+        let trains = self.trains.as_ref();
+        trains.is_some_and(|trains| !trains.refused.load(Ordering::Relaxed))
     }
 
     /// The socket. `None`: the application has closed it.
@@ -51,6 +92,15 @@ impl Sender {
 
     /// Sends up to `BURST_MAX` whole frames, Ethernet header included, with one system call.
     pub fn send(&self, frames: &[Frame]) -> Sent {
+        let mut frames = frames;
+        if let (Some(trains), [first, ..]) = (&self.trains, frames) {
+            let member = train::is_member(first);
+            let alike = |frame: &&Frame| train::is_member(frame) == member;
+            frames = &frames[..frames.iter().take_while(alike).count()];
+            if member {
+                return self.send_trains(trains, frames);
+            }
+        }
         let sent = match frames {
             [] => return Sent::Frames(0),
             [frame] => self.send_one(frame.contents()).min(1),
@@ -64,16 +114,76 @@ impl Sender {
             // Another process has set up a transmit ring, and the socket sends the content of the ring instead.
             return Sent::Lost(libc::EIO);
         }
+        self.failure(&frames[0])
+    }
+
+    /// Why the first frame was not sent.
+    #[cold]
+    fn failure(&self, first: &Frame) -> Sent {
         match error::last() {
             libc::EAGAIN | libc::EINTR => Sent::Again,
-            libc::ENOBUFS
-                if self
-                    .room
-                    .may_come(frames[0].contents().len(), clock::now_ns()) =>
-            {
+            libc::ENOBUFS if self.room.may_come(first.contents().len(), clock::now_ns()) => {
                 Sent::Again
             }
             error => Sent::Lost(error),
+        }
+    }
+
+    /// Sends frames that may all join trains: as many trains as one system call takes.
+    fn send_trains(&self, trains: &TrainSocket, frames: &[Frame]) -> Sent {
+        // SAFETY: all zero is a valid value of both.
+        let mut parts: [libc::iovec; TRAINS_MAX + BURST_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; TRAINS_MAX] = unsafe { std::mem::zeroed() };
+        let mut heads = [[0; HEAD]; TRAINS_MAX];
+        let mut lengths = [0; TRAINS_MAX];
+        let part = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let frames = &frames[..frames.len().min(BURST_MAX)];
+        let (mut rest, mut at, mut count) = (frames, 0, 0);
+        while count < TRAINS_MAX && !rest.is_empty() {
+            let (members, others) = rest.split_at(train::length(rest));
+            heads[count] = train::head(members);
+            let header = &mut messages[count].msg_hdr;
+            header.msg_iov = &raw mut parts[at];
+            header.msg_iovlen = (1 + members.len()) as _;
+            parts[at] = part(&heads[count]);
+            for (place, frame) in parts[at + 1..].iter_mut().zip(members) {
+                *place = part(&frame.contents()[ETHERNET..]);
+            }
+            lengths[count] = members.len();
+            at += 1 + members.len();
+            count += 1;
+            rest = others;
+        }
+        // As for single frames.
+        let first = &mut messages[0].msg_hdr;
+        first.msg_name = (&raw const trains.to).cast_mut().cast();
+        first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: as many messages as stated, whose parts outlive the call.
+        let sent = unsafe {
+            vipl_sys::uncancelled::sendmmsg(
+                trains.socket.number(),
+                messages.as_mut_ptr(),
+                count as u32,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
+            )
+        };
+        match usize::try_from(sent) {
+            Ok(0) => Sent::Lost(libc::EIO),
+            Ok(sent) => {
+                let sent = lengths[..sent].iter().sum();
+                self.room.found(&frames[..sent]);
+                Sent::Frames(sent)
+            }
+            // An older kernel, or a device without checksums.
+            Err(_) if matches!(error::last(), libc::EINVAL | libc::EOPNOTSUPP) => {
+                trains.refused.store(true, Ordering::Relaxed);
+                Sent::NoTrains(lengths[0])
+            }
+            Err(_) => self.failure(&frames[0]),
         }
     }
 
@@ -124,6 +234,14 @@ impl Sender {
     }
 }
 
+/// The interface that a socket is bound to.
+fn interface(socket: &OwnedFd) -> libc::sockaddr_ll {
+    bound_to(socket.as_raw_fd()).unwrap_or_else(|| {
+        // SAFETY: all zero is a valid address; sending there fails.
+        unsafe { std::mem::zeroed() }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +266,7 @@ mod tests {
                 socket,
                 to,
                 room: Room::default(),
+                trains: None,
             };
             let one = sender.send(&[frame()]);
             assert!(matches!(one, Sent::Lost(_)), "{name}: {one:?}");
