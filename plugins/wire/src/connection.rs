@@ -68,7 +68,7 @@ impl Connection {
             framing: Framing::new(config),
             send: SendSide::new(config),
             receive: ReceiveSide::new(config),
-            keepalive: Keepalive::new(config.now_ns, config.probes_max),
+            keepalive: Keepalive::new(config.now_ns, config.side, config.probes_max),
             close_until_ns: NEVER,
             blocked: false,
             stats: Stats::default(),

@@ -13,6 +13,8 @@ use crate::config::NEVER;
 /// Silence before the first PROBE, and interval of PROBEs.
 const PROBE_AFTER_NS: u64 = 2_000_000_000;
 const PROBE_EVERY_NS: u64 = 1_000_000_000;
+/// Side 1 waits longer by this time, so that it answers the PROBEs of side 0 and sends none of its own.
+const PROBE_LATER_NS: u64 = 250_000_000;
 /// Interval of checks after the first PROBE.
 const CHECK_EVERY_NS: u64 = 250_000_000;
 /// Maximum time that counts between two checks.
@@ -35,6 +37,8 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keepalive {
     last_ns: u64,
+    /// Silence before the first PROBE.
+    after_ns: u64,
     /// A PROBE is unanswered.
     probing: bool,
     probe_at_ns: u64,
@@ -49,13 +53,15 @@ pub(crate) struct Keepalive {
 }
 
 impl Keepalive {
-    /// Starts now. The peer counts as dead after `probes` unanswered PROBEs.
-    pub(crate) fn new(now_ns: u64, probes: u32) -> Keepalive {
+    /// Starts now, at this side. The peer counts as dead after `probes` unanswered PROBEs.
+    pub(crate) fn new(now_ns: u64, side: u32, probes: u32) -> Keepalive {
+        let after_ns = PROBE_AFTER_NS + u64::from(side & 1) * PROBE_LATER_NS;
         Keepalive {
             last_ns: now_ns,
+            after_ns,
             probing: false,
             probe_at_ns: NEVER,
-            check_at_ns: now_ns + PROBE_AFTER_NS,
+            check_at_ns: now_ns + after_ns,
             checked_ns: now_ns,
             process_ns: now_ns,
             silent_ns: 0,
@@ -68,7 +74,11 @@ impl Keepalive {
     #[inline(always)]
     pub(crate) fn received(&mut self, now_ns: u64) {
         self.last_ns = now_ns;
-        self.probing = false;
+        if self.probing {
+            self.probing = false;
+            // Without a check in between, which would find nothing to do.
+            self.check_at_ns = now_ns + self.after_ns;
+        }
     }
 
     /// When a frame of the peer was last received.
@@ -90,7 +100,7 @@ impl Keepalive {
     /// peer's process was last received on any connection.
     pub(crate) fn check(&mut self, now_ns: u64, process_ns: u64) -> Verdict {
         if !self.probing {
-            self.check_at_ns = self.last_ns + PROBE_AFTER_NS;
+            self.check_at_ns = self.last_ns + self.after_ns;
             if self.check_at_ns > now_ns {
                 return Verdict::Wait;
             }

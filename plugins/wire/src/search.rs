@@ -107,6 +107,16 @@ impl Search {
         self.size
     }
 
+    /// Sizes above this one are not used any more.
+    pub(crate) fn limit(&mut self, bytes: u16) {
+        self.most = self.most.min(bytes);
+        self.size = self.size.min(bytes);
+        self.beyond = self.beyond.min(self.most.saturating_add(1));
+        if self.tried > self.most {
+            self.tried = self.size;
+        }
+    }
+
     /// When to call [`Search::due`].
     pub(crate) fn deadline(&self) -> u64 {
         self.due_ns

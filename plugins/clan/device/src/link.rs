@@ -27,10 +27,8 @@ use crate::vis::Vis;
 const POLL_FRAMES: usize = 64;
 /// Most frames that wait for messages of the process.
 const EARLY_MAX: usize = 256;
-/// How often the interface is checked, in nanoseconds.
-const CHECK_EVERY_NS: u64 = 250_000_000;
-/// One of so many checks asks whether the interface is a port.
-const PORT_CHECK: u32 = 8;
+/// How often the interface is checked, in nanoseconds, beside what its socket reports at once.
+const CHECK_EVERY_NS: u64 = 2_000_000_000;
 
 /// The link without its receive ring.
 struct Side {
@@ -69,7 +67,6 @@ pub(crate) struct Link {
     touched: Vec<u32>,
     /// When the interface is checked again.
     check_at: u64,
-    checks: u32,
     /// `None`: the kernel has no socket for it.
     asker: Option<Asker>,
     /// The interface does not receive any more.
@@ -257,7 +254,6 @@ impl Link {
             early: Vec::new(),
             touched: Vec::new(),
             check_at: 0,
-            checks: 0,
             asker: Asker::open().ok(),
             failed: false,
         })
@@ -455,8 +451,7 @@ impl Link {
         // Clears the socket's error, which would otherwise wake the device forever.
         packet::take_socket_error(self.socket());
         packet::drop_notices(self.socket());
-        self.checks = (self.checks + 1) % PORT_CHECK;
-        let asker = self.asker.as_ref().filter(|_| self.checks == 0);
+        let asker = self.asker.as_ref();
         let Some(lost) = packet::lost(self.socket(), asker).filter(|_| !self.failed) else {
             return;
         };

@@ -2,13 +2,20 @@
 
 use super::{Connection, output};
 use crate::env::Env;
-use crate::frame::{Header, Kind};
+use crate::frame::{Header, Kind, MTU_MIN};
 use crate::send::{send_tried, send_try};
 
 impl Connection {
     /// The largest frame in use, in bytes.
     pub fn frame_bytes(&self) -> u16 {
         self.send.frame_bytes()
+    }
+
+    /// From now on frames have at most so many bytes, at least [`MTU_MIN`](crate::MTU_MIN). The limit is not raised again.
+    /// A longer frame that is lost is sent again in slices.
+    #[cold]
+    pub fn limit_frames(&mut self, bytes: u16) {
+        self.send.limit_frames(bytes.max(MTU_MIN as u16));
     }
 
     /// The peer is at another address of the network: what is known of the path does not hold for this one.

@@ -124,6 +124,14 @@ impl SendSide {
         }
     }
 
+    /// Frames have at most so many bytes from now on.
+    pub(crate) fn limit_frames(&mut self, bytes: u16) {
+        let path = &mut self.path;
+        path.mtu = path.mtu.min(bytes);
+        path.search.limit(bytes);
+        path.room = body_max(usize::from(path.search.size())) - path.seal;
+    }
+
     /// The peer is at another address of the network: what is known of the path does not hold for this one.
     pub(crate) fn path_is_new(&mut self, now_ns: u64) {
         let path = &mut self.path;
