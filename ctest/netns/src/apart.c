@@ -5,6 +5,7 @@
  *   APART_HERE    file of the program's namespace
  *   APART_THERE   file of the child's namespace; without it the child stays
  *   APART_AGENT   socket of the agent there
+ *   APART_SETTING_THERE  NAME=VALUE, a setting of the child only
  *   APART_USER    number of the user and group that the program becomes, without privileges
  *   APART_USER_THERE  the same for the child
  */
@@ -69,5 +70,7 @@ pid_t fork(void)
     enter("APART_THERE");
     become("APART_USER_THERE", 1);
     setenv("VIPL_AGENT", getenv("APART_AGENT"), 1);
+    if (getenv("APART_SETTING_THERE") != NULL)
+        putenv(getenv("APART_SETTING_THERE"));
     return child;
 }

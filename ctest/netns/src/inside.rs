@@ -20,6 +20,14 @@ impl Namespaces {
         })
     }
 
+    /// Makes the kernel of a host cut trains, and compute checksums, before they get to the interface.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn cut_trains(&self, host: usize) -> std::io::Result<()> {
+        self.inside(host, finish_packets)?
+    }
+
     /// A socket that sees every frame that comes to a host, and sends any; reading does not wait.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl Bell {
 
     /// Sleeps until the bell has been rung since `arm`, or a frame has arrived. The caller leads if no other thread
     /// does.
-    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) {
+    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, sockets: [Option<RawFd>; 2]) {
         if self.led.swap(true, Ordering::SeqCst) {
             futex::wait(&self.page().ring, epoch, timeout_ns);
             return;
@@ -136,7 +136,7 @@ impl Bell {
         self.page().leading.store(1, Ordering::SeqCst);
         // A ringer increments `ring` before it reads `leading`.
         if self.page().ring.load(Ordering::SeqCst) == epoch {
-            self.poll(timeout_ns, socket);
+            self.poll(timeout_ns, sockets);
         }
         self.page().leading.store(0, Ordering::SeqCst);
         self.led.store(false, Ordering::SeqCst);
@@ -152,7 +152,7 @@ impl Bell {
         self.led.load(Ordering::SeqCst)
     }
 
-    fn poll(&self, timeout_ns: u64, socket: Option<RawFd>) {
+    fn poll(&self, timeout_ns: u64, sockets: [Option<RawFd>; 2]) {
         let wants = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -160,7 +160,8 @@ impl Bell {
         };
         // `ppoll` ignores negative descriptors.
         let event = self.event.fd().unwrap_or(-1);
-        let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
+        let [data, trains] = sockets.map(|socket| wants(socket.unwrap_or(-1)));
+        let mut fds = [wants(event), data, trains];
         // Without an eventfd no thread can end the sleep of a leader.
         let time = clock::limit(if event < 0 {
             timeout_ns.min(NO_EVENT_NS)
@@ -175,9 +176,11 @@ impl Bell {
             // SAFETY: eight bytes of room; only the leader reads.
             unsafe { vipl_sys::uncancelled::read(event, (&raw mut count).cast(), 8) };
         }
-        if fds[1].revents & libc::POLLERR != 0 {
-            // An interface that has gone down reports this until it has been read.
-            let _ = vipl_netio::packet::take_socket_error(fds[1].fd);
+        for socket in &fds[1..] {
+            if socket.revents & libc::POLLERR != 0 {
+                // An interface that has gone down reports this until it has been read.
+                let _ = vipl_netio::packet::take_socket_error(socket.fd);
+            }
         }
     }
 }
@@ -200,7 +203,7 @@ mod tests {
         for _ in 0..100 {
             let epoch = bell.arm();
             bell.ring_if_wanted();
-            bell.sleep(epoch, u64::MAX, None);
+            bell.sleep(epoch, u64::MAX, [None; 2]);
             bell.disarm();
         }
     }
@@ -220,7 +223,7 @@ mod tests {
                         while round.load(Ordering::SeqCst) < wanted {
                             let epoch = bell.arm();
                             if round.load(Ordering::SeqCst) < wanted {
-                                bell.sleep(epoch, u64::MAX, None);
+                                bell.sleep(epoch, u64::MAX, [None; 2]);
                             }
                             bell.disarm();
                         }
@@ -249,7 +252,7 @@ mod tests {
         for _ in 0..4 {
             let epoch = bell.arm();
             bell.ring();
-            bell.sleep(epoch, u64::MAX, None);
+            bell.sleep(epoch, u64::MAX, [None; 2]);
             bell.disarm();
         }
         assert_eq!(bell.page().ring.load(Ordering::SeqCst), 2);

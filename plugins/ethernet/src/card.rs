@@ -21,13 +21,20 @@ pub trait Card: 'static {
     /// Largest payload of a frame in bytes; the interface may allow less.
     const FRAME_MAX: usize;
     /// Settings of the plug-in.
-    const SETTINGS: &'static [Setting] = &[settings::counted(
-        c"receive_frames",
-        c"frames",
-        c"256",
-        (32, 16_384),
-        c"receive ring of each NIC handle",
-    )];
+    const SETTINGS: &'static [Setting] = &[
+        settings::counted(
+            c"receive_frames",
+            c"frames",
+            c"256",
+            (32, 16_384),
+            c"receive ring of each NIC handle",
+        ),
+        settings::boolean(
+            c"trains",
+            true,
+            c"let the kernel or the card cut many frames out of one packet",
+        ),
+    ];
 
     /// Whether this plug-in serves an interface, if the application does not choose the plug-in.
     fn serves(interface: &Interface) -> bool;

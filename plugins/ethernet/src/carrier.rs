@@ -10,6 +10,7 @@ use vipl_wire::Transmit;
 use crate::doorbell::{Doorbell, GROUP};
 use crate::local::Local;
 use crate::segment::InvalidCursor;
+use crate::trains::Trains;
 
 /// The frames of one connection, on their way to the peer.
 pub(crate) struct Carrier {
@@ -31,15 +32,22 @@ struct Remote {
     /// Frames for the doorbell, which has to be locked. It gets them when there are [`GROUP`] of them and no train grows,
     /// or at the end of the call. While no frame is here, there is one spare buffer at most.
     group: Outbox,
+    trains: Trains,
 }
 
 impl Carrier {
-    /// To another host, through the NIC's doorbell.
-    pub(crate) fn remote(doorbell: &Arc<Doorbell>, header: Header, mtu: usize) -> Carrier {
+    /// To another host, through the NIC's doorbell; `train_mtu`: the longest frame in a train, if there may be any.
+    pub(crate) fn remote(
+        doorbell: &Arc<Doorbell>,
+        header: Header,
+        mtu: usize,
+        train_mtu: Option<usize>,
+    ) -> Carrier {
         let way = Way::Remote(Remote {
             doorbell: doorbell.clone(),
             header,
             group: Outbox::default(),
+            trains: Trains::new(train_mtu),
         });
         Carrier { mtu, way }
     }
@@ -58,6 +66,32 @@ impl Carrier {
     /// Whether the peer is on another host, and frames to it are collected.
     pub(crate) fn collects(&self) -> bool {
         matches!(&self.way, Way::Remote(remote) if remote.doorbell.collects())
+    }
+
+    /// The trains to another host.
+    #[inline(always)]
+    pub(crate) fn trains(&mut self) -> Option<&mut Trains> {
+        match &mut self.way {
+            Way::Remote(remote) => Some(&mut remote.trains),
+            Way::Local(_) => None,
+        }
+    }
+
+    /// Whether to ask now whether the peer receives trains.
+    #[inline(always)]
+    pub(crate) fn wants_trains(&self, now: u64) -> bool {
+        match &self.way {
+            Way::Remote(remote) => {
+                remote.trains.want_answer(now) && remote.doorbell.carries_trains()
+            }
+            Way::Local(_) => false,
+        }
+    }
+
+    /// Whether frames join trains, except for one before which nothing is in flight.
+    #[inline(always)]
+    pub(crate) fn uses_trains(&self) -> bool {
+        matches!(&self.way, Way::Remote(remote) if remote.trains.are_on())
     }
 
     /// Where the frames go, if that is another host.
@@ -90,6 +124,7 @@ impl Carrier {
         Transmitter {
             carrier: self,
             urgent,
+            alone: false,
             now,
         }
     }
@@ -125,10 +160,18 @@ impl Carrier {
 pub(crate) struct Transmitter<'a> {
     pub(crate) carrier: &'a mut Carrier,
     urgent: bool,
+    alone: bool,
     now: Option<u64>,
 }
 
 impl Transmitter<'_> {
+    /// Nothing is in flight: the first frame joins no train.
+    #[inline(always)]
+    pub(crate) fn begins(mut self, alone: bool) -> Self {
+        self.alone = alone;
+        self
+    }
+
     /// The time of the call, for which the clock is read once.
     #[inline(always)]
     pub(crate) fn time(&mut self) -> u64 {
@@ -164,6 +207,7 @@ impl Transmit for Transmitter<'_> {
                 doorbell,
                 header,
                 group,
+                ..
             }) => {
                 if doorbell.is_full() {
                     return None;
@@ -185,16 +229,24 @@ impl Transmit for Transmitter<'_> {
     fn transmit(&mut self, mut frame: Frame, bytes: usize) {
         frame.set_length(bytes);
         let urgent = std::mem::take(&mut self.urgent);
+        let alone = std::mem::take(&mut self.alone);
         match &mut self.carrier.way {
             Way::Remote(Remote {
                 doorbell,
                 header,
                 group,
+                trains,
             }) => {
-                let alone = group.is_empty() && frame.count() == 1;
-                if alone && doorbell.send_at_once(&frame, urgent) {
+                let joins = !alone && trains.take(frame.payload());
+                let single = group.is_empty() && frame.count() == 1;
+                if joins {
+                    frame.join_train();
+                } else if single && doorbell.send_at_once(&frame, urgent) {
                     group.take_back(frame);
                     return;
+                }
+                if !group.is_empty() {
+                    trains.note_crowd();
                 }
                 group.push(frame);
                 if group.len() >= GROUP && !group.may_grow(header) {
@@ -253,7 +305,7 @@ mod tests {
             kicks: &COUNTER,
         };
         let doorbell = Arc::new(Doorbell::new(policy, socket, counters));
-        let carrier = Carrier::remote(&doorbell, header, MTU);
+        let carrier = Carrier::remote(&doorbell, header, MTU, None);
         (doorbell, far, carrier)
     }
 

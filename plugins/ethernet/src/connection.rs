@@ -44,6 +44,8 @@ pub(crate) struct ViConnection {
     frame: Vec<u8>,
     /// Frames sent again that have been added to the counter.
     counted: u64,
+    /// Retransmission timeouts that have been noticed.
+    timeouts: u64,
     /// Frames are sealed, and the peer is followed to another address.
     follows: bool,
     moving: Moving,
@@ -84,7 +86,10 @@ impl ViConnection {
                     uplink.doorbell.mark(true);
                 }
                 let peer = device.peers.of(host, endpoint);
-                let carrier = Carrier::remote(&uplink.doorbell, header, device.mtu);
+                // Without acknowledgements it would not be noticed that trains do not arrive.
+                let reliable = Level::of(port.reliability()) != Level::Unreliable;
+                let train_mtu = uplink.train_mtu.filter(|_| reliable);
+                let carrier = Carrier::remote(&uplink.doorbell, header, device.mtu, train_mtu);
                 (carrier, Some(peer))
             }
             None => return Err(std::io::Error::other("there is no interface")),
@@ -124,6 +129,7 @@ impl ViConnection {
             peer,
             frame: Vec::new(),
             counted: 0,
+            timeouts: 0,
             follows,
             moving: Moving::new(),
             coalesced: None,
@@ -144,7 +150,8 @@ impl ViConnection {
     #[inline(always)]
     fn send(&mut self, port: &Port) {
         let urgent = self.may_coalesce && self.engine.is_quiet();
-        let out = self.carrier.transmitter(None, urgent);
+        let alone = self.carrier.uses_trains() && self.engine.is_quiet();
+        let out = self.carrier.transmitter(None, urgent).begins(alone);
         let mut call = env::call(port, &self.device, out, self.peer.as_deref());
         self.engine.posted(0, &mut call);
         let now = call.out.time();
@@ -195,9 +202,9 @@ impl ViConnection {
         some
     }
 
-    /// Ends an operation; `deadline` is the engine's.
+    /// Ends an operation; `deadline` is the engine's. Returns when the connection must be served.
     #[inline(always)]
-    fn finish(&mut self, now: u64, mut deadline: u64) {
+    fn finish(&mut self, now: u64, mut deadline: u64) -> u64 {
         self.carrier.finish(now);
         if let Some(due) = self.carrier.deadline() {
             deadline = deadline.min(due);
@@ -210,9 +217,22 @@ impl ViConnection {
         self.device.set_deadline(self.index, deadline, now);
         let sent_again = self.engine.stats().sent_again;
         if sent_again != self.counted {
-            count(self.device.counters.sent_again, sent_again - self.counted);
-            self.counted = sent_again;
+            self.count_sent_again(sent_again);
         }
+        deadline
+    }
+
+    #[cold]
+    fn count_sent_again(&mut self, sent_again: u64) {
+        count(self.device.counters.sent_again, sent_again - self.counted);
+        self.counted = sent_again;
+        let timeouts = self.engine.stats().timeouts;
+        if timeouts != self.timeouts
+            && let Some(trains) = self.carrier.trains()
+        {
+            trains.stop();
+        }
+        self.timeouts = timeouts;
     }
 
     /// The agent reports that the peer has closed or exited. Frames that have arrived still count; the engine waits a
@@ -236,6 +256,10 @@ impl ViConnection {
         self.device.inbox(self.index).dismiss();
         self.device.schedule.set_connected(self.index, false);
         let device = self.device;
+        // It repeats its last frame until that is answered, and asks no more whether trains arrive.
+        if let Some(trains) = self.carrier.trains() {
+            trains.stop();
+        }
         let mut out = self.carrier.transmitter(Some(now), false);
         let closing = self.engine.close(reason, now, &mut out);
         drop(out);

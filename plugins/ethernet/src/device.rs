@@ -144,9 +144,9 @@ impl Device {
         }
     }
 
-    /// The data socket, if there is one that the application has not closed.
-    pub(crate) fn socket(&self) -> Option<RawFd> {
-        self.uplink.as_ref().and_then(Uplink::socket)
+    /// The sockets of the link, as far as there are any that the application has not closed.
+    pub(crate) fn sockets(&self) -> [Option<RawFd>; 2] {
+        self.uplink.as_ref().map_or([None; 2], Uplink::sockets)
     }
 
     pub(crate) fn inbox(&self, index: u32) -> &Inbox {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 
 use vipl_netio::{BURST, Frame, Header, Outbox, Sent, Socket, WAITING_MAX};
 use vipl_plugin_sdk::Host;
-use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
+use vipl_plugin_sdk::abi::{VIPL_LOG_DEBUG, VIPL_LOG_WARN};
 use vipl_sys::mutex::Mutex;
 
 /// Frames that an operation hands over at a time.
@@ -74,6 +74,16 @@ impl Doorbell {
     /// The data socket. `None`: the application has closed it.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         self.socket.fd()
+    }
+
+    /// The socket for trains, if there is one that the application has not closed.
+    pub(crate) fn train_socket(&self) -> Option<RawFd> {
+        self.socket.train_socket()
+    }
+
+    /// Whether frames may join trains.
+    pub(crate) fn carries_trains(&self) -> bool {
+        self.socket.carries_trains()
     }
 
     /// From now on frames carry the ECT codepoint, if the medium has it; with `false` never again.
@@ -179,6 +189,11 @@ impl Doorbell {
                 self.reported.store(0, Ordering::Relaxed);
             }
             Sent::Again => add(self.counters.again, 1),
+            Sent::NoTrains(count) => {
+                add(self.counters.lost, count as u64);
+                let text = "the kernel or the driver takes no trains of frames: each frame is sent by itself";
+                Host::get().log(VIPL_LOG_DEBUG, text);
+            }
             Sent::Lost(error) => {
                 add(self.counters.lost, 1);
                 self.report(error);

@@ -12,25 +12,60 @@ const POLL_FRAMES: u32 = 64;
 /// More datagrams than the socket of an unprivileged process holds.
 const WAITING_DATAGRAMS: u32 = 1024;
 
+/// The most frames of one train.
+const TRAIN_FRAMES: u32 = 64;
+
 /// The receive side of a data socket of either kind.
 pub(crate) enum Inlet {
-    /// The ring, and the place of its next frame for threads that do not hold the lock.
-    Packets(TryLock<packet::Receiver>, Tip),
+    Packets(TryLock<Packets>, Tips),
     Datagrams(TryLock<datagram::Receiver>),
+}
+
+/// The rings.
+pub(crate) struct Packets {
+    single: packet::Receiver,
+    trains: Option<packet::Trains>,
+}
+
+/// The places of the next frames in the rings, for threads that do not hold the lock.
+pub(crate) struct Tips {
+    single: Tip,
+    trains: Option<Tip>,
+}
+
+impl Tips {
+    #[inline(always)]
+    fn has_frame(&self) -> bool {
+        self.single.has_frame() || self.trains.as_ref().is_some_and(Tip::has_frame)
+    }
 }
 
 /// An inlet that this thread reads.
 pub(crate) enum Reading<'a> {
-    Packets(Guard<'a, packet::Receiver>, &'a Tip),
+    Packets(Guard<'a, Packets>, &'a Tips),
     Datagrams(Guard<'a, datagram::Receiver>),
 }
 
 impl Inlet {
+    /// That of packet sockets.
+    pub(crate) fn packets(single: packet::Receiver, trains: Option<packet::Trains>) -> Inlet {
+        let tips = Tips {
+            single: Tip::new(&single),
+            trains: trains.as_ref().map(packet::Trains::tip),
+        };
+        Inlet::Packets(TryLock::new(Packets { single, trains }), tips)
+    }
+
+    /// Whether trains are received.
+    pub(crate) fn has_trains(&self) -> bool {
+        matches!(self, Inlet::Packets(_, tips) if tips.trains.is_some())
+    }
+
     /// Whether a frame is known to wait, without a system call; prefetches it.
     #[inline(always)]
     pub(crate) fn has_frame(&self) -> bool {
         match self {
-            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Packets(_, tips) => tips.has_frame(),
             Inlet::Datagrams(_) => false,
         }
     }
@@ -40,7 +75,7 @@ impl Inlet {
     #[inline(always)]
     pub(crate) fn finds_frame(&self) -> bool {
         match self {
-            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Packets(_, tips) => tips.has_frame(),
             Inlet::Datagrams(receiver) => receiver
                 .try_lock()
                 .is_some_and(|mut receiver| receiver.fetch()),
@@ -51,11 +86,11 @@ impl Inlet {
     #[inline(always)]
     pub(crate) fn reading(&self, all: bool) -> Option<Reading<'_>> {
         match self {
-            Inlet::Packets(receiver, tip) => {
-                if !all && !tip.has_frame() {
+            Inlet::Packets(packets, tips) => {
+                if !all && !tips.has_frame() {
                     return None;
                 }
-                Some(Reading::Packets(receiver.try_lock()?, tip))
+                Some(Reading::Packets(packets.try_lock()?, tips))
             }
             Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
         }
@@ -72,19 +107,39 @@ impl Reading<'_> {
         mut each: impl FnMut(&dyn Fn() -> Address, &[u8], bool),
     ) -> Received {
         match &mut self {
-            Reading::Packets(receiver, tip) => {
-                let most = if all { receiver.frames() } else { POLL_FRAMES };
-                let received = receiver.receive(most, |frame| {
-                    // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
-                    let frame = unsafe { frame.in_place() };
-                    let payload = frame.get(ETHERNET..).unwrap_or_default();
-                    let sender = || {
-                        let sender = packet::split(frame).map(|(sender, _)| sender);
-                        Address::Ethernet(sender.unwrap_or([0xFF; 6]))
+            Reading::Packets(packets, tips) => {
+                let Packets { single, trains } = &mut **packets;
+                let most = match all {
+                    true => single.frames() * TRAIN_FRAMES,
+                    false => POLL_FRAMES,
+                };
+                let mut received = Received::default();
+                loop {
+                    // Single frames that left before a train are here when the train is.
+                    let tip = tips.trains.as_ref().filter(|tip| tip.has_frame());
+                    received += single.receive(most - received.count(), |frame| {
+                        // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
+                        let frame = unsafe { frame.in_place() };
+                        each(
+                            &|| sender(frame),
+                            frame.get(ETHERNET..).unwrap_or_default(),
+                            false,
+                        );
+                    });
+                    tips.single.follow(single);
+                    let (Some(tip), Some(trains)) = (tip, trains.as_mut()) else {
+                        break;
                     };
-                    each(&sender, payload, false);
-                });
-                tip.follow(receiver);
+                    if received.count() < most {
+                        received += trains.receive(|link, frame| {
+                            each(&|| sender(link), frame, false);
+                        });
+                        trains.move_tip(tip);
+                    }
+                    if received.count() >= most {
+                        break;
+                    }
+                }
                 received
             }
             Reading::Datagrams(receiver) => {
@@ -97,4 +152,10 @@ impl Reading<'_> {
             }
         }
     }
+}
+
+/// The sender of a frame with this Ethernet header.
+fn sender(link: &[u8]) -> Address {
+    let sender = packet::split(link).map(|(sender, _)| sender);
+    Address::Ethernet(sender.unwrap_or([0xFF; 6]))
 }

@@ -16,6 +16,7 @@
 //! | `watch::thread` | the watch thread |
 //! | `connection` | the connection of one VI |
 //! | `moving` | following a peer to another address |
+//! | `trains` | whether frames of a connection share a packet |
 //! | `env` | descriptors, memory and completions of this process, as the engine asks for them |
 //! | `device` | what the VIs and the watch thread share; the receive path |
 //! | `lingering` | connections that have ended here and not yet at the peer |
@@ -50,6 +51,7 @@ mod moving;
 mod nic;
 mod schedule;
 mod segment;
+mod trains;
 mod try_lock;
 mod uplink;
 mod version;

@@ -68,7 +68,7 @@ impl Lingering {
             let Some(header) = uplink.medium.answer(from) else {
                 return false;
             };
-            let mut carrier = Carrier::remote(&uplink.doorbell, header, uplink.mtu);
+            let mut carrier = Carrier::remote(&uplink.doorbell, header, uplink.mtu, None);
             let mut out = carrier.transmitter(Some(now), false);
             Closing::answer_stray(payload, &mut out)
         }

@@ -119,6 +119,13 @@ impl Schedule {
         true
     }
 
+    /// The same for the watch thread, which sleeps until the deadline: a pending earlier one would wake it for nothing.
+    pub(crate) fn renew_deadline(&self, index: u32, deadline: u64) {
+        self.deadlines[index as usize].store(!deadline, Ordering::SeqCst);
+        // The earliest one may have been this VI's.
+        self.soonest.store(0, Ordering::SeqCst);
+    }
+
     /// Calls `each` with the VIs whose deadlines have passed. Returns the next deadline.
     pub(crate) fn due(&self, now: u64, each: impl Fn(u32)) -> u64 {
         if self.soonest.load(Ordering::SeqCst) > now {
@@ -174,6 +181,12 @@ mod tests {
         assert_eq!(due(&schedule, 30), (vec![0], 30));
         schedule.set_connected(0, false);
         assert_eq!(due(&schedule, 30), (vec![], 50));
+        assert!(
+            !schedule.set_deadline(63, 90, 30),
+            "an earlier one is pending"
+        );
+        schedule.renew_deadline(63, 90);
+        assert_eq!(due(&schedule, 40), (vec![], 90));
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use vipl_netio::packet::Asker;
 use vipl_netio::{Socket, datagram, packet};
-use vipl_plugin_sdk::settings::number;
+use vipl_plugin_sdk::abi::VIPL_LOG_DEBUG;
+use vipl_plugin_sdk::settings::{number, truth};
 use vipl_plugin_sdk::{Host, Link};
+use vipl_wire::MTU_MIN;
 
 use crate::doorbell::{Counters, Doorbell, Policy};
 use crate::inlet::Inlet;
@@ -18,13 +20,13 @@ use crate::try_lock::TryLock;
 /// close a connection a little sooner.
 const ABSENT_NS: u64 = 10_000_000_000;
 
-/// One of so many checks asks the kernel whether the interface is a port.
-const PORT_CHECK: u32 = 8;
+/// How often the kernel is asked whether the interface is a port, in nanoseconds.
+const PORT_CHECK_NS: u64 = 2_000_000_000;
 
 /// Results of earlier checks of a link.
 #[derive(Default)]
 pub(crate) struct Checks {
-    count: u32,
+    port_ns: u64,
     absent_since: Option<u64>,
 }
 
@@ -37,6 +39,8 @@ pub(crate) struct Uplink {
     /// The host's address.
     pub(crate) address: Vec<u8>,
     pub(crate) mtu: usize,
+    /// The longest frame in a train; `None`: there are no trains.
+    pub(crate) train_mtu: Option<usize>,
     /// `None`: the system refuses a socket for it, and some changes of the link are not noticed.
     asker: Option<Asker>,
 }
@@ -54,6 +58,9 @@ impl Uplink {
         let frame_max = number(name, c"mtu").map_or(frame_max, |most| frame_max.min(most as usize));
         let mtu = (link.mtu as usize).min(frame_max);
         let medium = Medium::of(&link, datagrams)?;
+        let train_mtu = (link.mtu as usize)
+            .saturating_sub(packet::EXTRA)
+            .min(frame_max);
         let fd = link.socket.as_raw_fd();
         let (inlet, socket) = if datagrams {
             let receiver = datagram::Receiver::open(fd)?;
@@ -64,14 +71,22 @@ impl Uplink {
             )
         } else {
             let frames = number(name, c"receive_frames").unwrap_or(256) as usize;
-            let receiver = packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
-            let tip = packet::Tip::new(&receiver);
-            let sender = packet::Sender::new(link.socket);
-            (
-                Inlet::Packets(TryLock::new(receiver), tip),
-                Socket::Packets(sender),
-            )
+            let frames = frames.next_power_of_two();
+            let receiver = packet::Receiver::open(fd, mtu, frames)?;
+            let mut sender = packet::Sender::new(link.socket);
+            let wanted = truth(name, c"trains") && train_mtu >= MTU_MIN;
+            let trains = link.trains.filter(|_| wanted).map(|socket| {
+                let socket = sender.use_trains(socket)?;
+                packet::Trains::open(socket, train_mtu + packet::EXTRA, frames)
+            });
+            let trains = trains.transpose().unwrap_or_else(|error| {
+                let text = format!("{name:?}: no trains of frames: {error}");
+                Host::get().log(VIPL_LOG_DEBUG, &text);
+                None
+            });
+            (Inlet::packets(receiver, trains), Socket::Packets(sender))
         };
+        let train_mtu = inlet.has_trains().then_some(train_mtu);
         let counter = |counter| Host::get().counter(name, counter);
         let counters = Counters {
             sent: counter(c"frames_sent"),
@@ -86,6 +101,7 @@ impl Uplink {
             endpoint: link.endpoint,
             address: link.address,
             mtu,
+            train_mtu,
             asker: Asker::open().ok(),
         })
     }
@@ -98,8 +114,11 @@ impl Uplink {
         };
         match &self.medium {
             Medium::Ethernet(_) => {
-                checks.count = (checks.count + 1) % PORT_CHECK;
-                let asker = self.asker.as_ref().filter(|_| checks.count == 0);
+                let due = now >= checks.port_ns + PORT_CHECK_NS;
+                let asker = self.asker.as_ref().filter(|_| due);
+                if due {
+                    checks.port_ns = now;
+                }
                 let lost = packet::lost(socket, asker);
                 lost.map(|lost| lost.to_string())
             }
@@ -115,6 +134,11 @@ impl Uplink {
                 gone.then(|| format!("this host does not have the address {own} any more"))
             }
         }
+    }
+
+    /// The sockets, as far as the application has not closed them.
+    pub(crate) fn sockets(&self) -> [Option<RawFd>; 2] {
+        [self.doorbell.socket(), self.doorbell.train_socket()]
     }
 
     /// The data socket. `None`: the application has closed it.

@@ -104,7 +104,7 @@ fn report(name: &str, host: Address, what: &str) {
 }
 
 fn send(uplink: &Uplink, to: Header, answer: &VersionNegotiation, now: u64) {
-    let mut carrier = Carrier::remote(&uplink.doorbell, to, uplink.mtu);
+    let mut carrier = Carrier::remote(&uplink.doorbell, to, uplink.mtu, None);
     let mut out = carrier.transmitter(Some(now), false);
     // If the device is full the answer is lost; the next frame of that host gets another.
     let Some(mut frame) = out.frame() else {

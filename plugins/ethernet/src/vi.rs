@@ -50,7 +50,7 @@ impl Sleep for EthernetNic {
         let device = &self.device;
         if timeout_ns > 0 {
             device.hand_over_coalescing(NO_VI);
-            device.bell.sleep(epoch, timeout_ns, device.socket());
+            device.bell.sleep(epoch, timeout_ns, device.sockets());
         }
         device.bell.disarm();
         device.watch.note_wake();

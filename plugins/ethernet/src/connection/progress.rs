@@ -1,13 +1,14 @@
 //! Progress of a connection: frames that have arrived, acknowledgements, and what is due.
 
 use vipl_plugin_sdk::{Host, Port};
-use vipl_wire::{Connection, Received, Refused};
+use vipl_wire::{Connection, Kind, Received, Refused};
 
 use super::{RETRY_NS, ViConnection};
 use crate::device::{Device, Origin, count};
 use crate::env::{self, ViCall};
 use crate::moving::Moving;
 use crate::segment::InvalidCursor;
+use crate::trains::TRY;
 
 /// Frames from a peer on this host that one poll takes.
 const POLL_FRAMES: u32 = 64;
@@ -23,6 +24,8 @@ struct Poll<'a> {
     engine: &'a mut Connection,
     moving: &'a mut Moving,
     follows: bool,
+    /// Whether a TRIED may be about trains.
+    awaits_trains: bool,
     call: ViCall<'a>,
     now: u64,
     /// Frames taken.
@@ -41,6 +44,9 @@ impl Poll<'_> {
                     self.engine.marked(frame);
                     count(counters.marked, 1);
                 }
+                if self.awaits_trains && Kind::Tried.is_of(frame) {
+                    self.trains_answered();
+                }
                 if self.follows {
                     let frame = (frame, from());
                     self.moving
@@ -51,6 +57,33 @@ impl Poll<'_> {
             Received::Refused(Refused::Seal) => count(counters.forged, 1),
             Received::Refused(Refused::Corrupt) => count(counters.corrupt, 1),
             Received::Refused(_) => count(counters.bad, 1),
+        }
+    }
+
+    /// Asks the peer whether it receives trains.
+    #[cold]
+    fn ask_for_trains(&mut self) {
+        let Some(trains) = self.call.out.carrier.trains() else {
+            return;
+        };
+        trains.begin_to_ask(self.now);
+        for _ in 0..2 {
+            self.engine.ask(TRY, self.now, &mut self.call);
+        }
+        if let Some(trains) = self.call.out.carrier.trains() {
+            trains.end_asking();
+        }
+    }
+
+    /// Handles a TRIED, which the engine has taken.
+    #[cold]
+    fn trains_answered(&mut self) {
+        let answer = self.engine.take_answer();
+        if let Some(trains) = self.call.out.carrier.trains()
+            && answer == Some(TRY)
+        {
+            let longest = trains.answered();
+            self.engine.limit_frames(longest as u16);
         }
     }
 
@@ -110,12 +143,18 @@ impl ViConnection {
             device.schedule.begin_to_serve(self.index, now);
         }
         device.hand_over_coalescing(self.index);
-        let out = self.carrier.transmitter(Some(now), false);
+        let alone = self.carrier.uses_trains() && self.engine.is_quiet();
+        let awaits_trains = self
+            .carrier
+            .trains()
+            .is_some_and(|trains| trains.await_answer());
+        let out = self.carrier.transmitter(Some(now), false).begins(alone);
         let mut poll = Poll {
             device,
             engine: &mut self.engine,
             moving: &mut self.moving,
             follows: self.follows,
+            awaits_trains,
             call: env::call(port, device, out, self.peer.as_deref()),
             now,
             frames: 0,
@@ -160,14 +199,19 @@ impl ViConnection {
                 deadline = now + RETRY_NS;
             }
         }
+        if poll.call.out.carrier.wants_trains(now) {
+            poll.ask_for_trains();
+        }
         if poll.moving.deadline() <= now {
             poll.moving.go_on(poll.engine, now, &mut poll.call);
         }
         drop(poll);
-        self.finish(now, deadline);
+        let deadline = self.finish(now, deadline);
         self.device.ring();
         if by_application {
             self.device.schedule.end_serving(now);
+        } else {
+            self.device.schedule.renew_deadline(self.index, deadline);
         }
     }
 }

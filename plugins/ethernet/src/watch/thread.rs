@@ -36,8 +36,9 @@ const CREDIT: u32 = 8;
 const PAUSE: u64 = 20_000;
 /// VIs that one poll takes the ready bits of.
 const MARKED_MAX: usize = 1024;
-/// Longest sleep, in nanoseconds: a misbehaving peer may keep the bell from being rung.
-const SLEEP_MAX: u64 = 500 * MS;
+/// Longest sleep, in nanoseconds: a misbehaving peer on this host may keep the bell from being rung. Connections have
+/// earlier deadlines.
+const SLEEP_MAX: u64 = 4000 * MS;
 /// Interval of checks of the interface, in nanoseconds.
 const CHECK_EVERY: u64 = 250 * MS;
 
@@ -278,7 +279,7 @@ impl WatchThread<'_> {
             || watch.kicks.load(Ordering::SeqCst) != kicks
             || watch.stop.load(Ordering::SeqCst);
         if !awake {
-            device.bell.sleep(epoch, time, device.socket());
+            device.bell.sleep(epoch, time, device.sockets());
         }
         device.bell.disarm();
         watch.on_bell.store(false, Ordering::SeqCst);
