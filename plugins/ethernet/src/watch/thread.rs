@@ -115,15 +115,15 @@ impl WatchThread<'_> {
                 continue;
             }
             let active = watch.active.swap(false, Ordering::Relaxed);
-            if active || found == Poll::Busy || self.posted {
+            if found == Poll::Busy || self.posted {
                 self.short = if self.posted {
                     SHORT_SLEEP_MIN
                 } else {
                     self.short
                 };
-                self.sleep_shortly(kicks, self.short);
-                self.short = (self.short * 2).min(SHORT_SLEEP_MAX);
+                self.sleep_for_application(kicks);
             } else if self.device.bell.is_led() {
+                // Also if the application was active: it has gone back to sleep.
                 watch.trusting.store(true, Ordering::SeqCst);
                 // The application may have woken before it could see that.
                 if self.device.bell.is_led() {
@@ -131,11 +131,19 @@ impl WatchThread<'_> {
                 }
                 watch.trusting.store(false, Ordering::SeqCst);
                 self.short = SHORT_SLEEP_MIN;
+            } else if active {
+                self.sleep_for_application(kicks);
             } else {
                 self.sleep(kicks);
                 self.short = SHORT_SLEEP_MIN;
             }
         }
+    }
+
+    /// The next of the short sleeps, each twice as long as the one before.
+    fn sleep_for_application(&mut self, kicks: u32) {
+        self.sleep_shortly(kicks, self.short);
+        self.short = (self.short * 2).min(SHORT_SLEEP_MAX);
     }
 
     /// Serves all VIs that may have something to do.
