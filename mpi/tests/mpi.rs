@@ -18,8 +18,10 @@ fn tour(device: &str, environment: &[(&str, &str)]) {
         let finished = job.run();
         let good =
             finished.status.success() && finished.stdout.contains(&format!("ok: {ranks} ranks"));
+        // `ofi_rxm` closes one of two connections that cross each other: that is no attempt without an answer.
+        let calm = !finished.stderr.contains("no answer in time");
         assert!(
-            good && !finished.timed_out,
+            good && calm && !finished.timed_out,
             "{}",
             finished.report("the tour")
         );

@@ -142,7 +142,12 @@ impl Wait for Attempting {
         Some(result.and_then(|result| {
             match &self.server {
                 Some(server) => result
-                    .inspect_err(|error| log_failed(self.handle, *error, server))
+                    .inspect_err(|error| {
+                        // A Timeout before the deadline is VipDisconnect's, by which the program itself has ended the attempt.
+                        if *error != Error::Timeout || is_over(self.pending.deadline) {
+                            log_failed(self.handle, *error, server);
+                        }
+                    })
                     .map(|attributes| to_program(&attributes)),
                 None => {
                     forget_peer(self.handle, &self.pending);
