@@ -397,8 +397,8 @@ typedef struct vipl_host {
    * it was checked. False: its address is bad. */
   bool (*segment)(const vipl_request *request, uint32_t number, VIP_DATA_SEGMENT *out);
   /* Where a range of memory lies in this process's memory file, so that peers on this host can map it:
-   * `VIPL_E_INVALID` unless it is all inside memory of one `vipl_alloc` that is in the file, which it is in while a region there is
-   * registered. `out->size` is the plug-in's; the host writes no further. Any thread. */
+   * `VIPL_E_INVALID` unless it is all inside the memory of one `vipl_alloc` there. The answer holds while a region has this
+   * range. `out->size` is the plug-in's; the host writes no further. Any thread. */
   int (*memory)(uint64_t base, uint64_t bytes, vipl_memory *out);
 } vipl_host;
 

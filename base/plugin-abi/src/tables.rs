@@ -144,8 +144,8 @@ pub struct vipl_host {
         out: *mut VIP_DATA_SEGMENT,
     ) -> bool,
     /// Where a range of memory lies in this process's memory file, so that peers on this host can map it:
-    /// `VIPL_E_INVALID` unless it is all inside memory of one `vipl_alloc` that is in the file, which it is in while a region there is
-    /// registered. `out->size` is the plug-in's; the host writes no further. Any thread.
+    /// `VIPL_E_INVALID` unless it is all inside the memory of one `vipl_alloc` there. The answer holds while a region has this
+    /// range. `out->size` is the plug-in's; the host writes no further. Any thread.
     pub memory: unsafe extern "C" fn(base: u64, bytes: u64, out: *mut vipl_memory) -> c_int,
 }
 

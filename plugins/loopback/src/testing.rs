@@ -134,7 +134,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     memory,
 };
 
-fn install_host() {
+pub(crate) fn install_host() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         vipl_guard::install();

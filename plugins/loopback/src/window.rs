@@ -205,3 +205,112 @@ fn map(
     let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
     Mapping::open_at(opened.as_raw_fd(), start, bytes, is_for_writing)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vipl_sys::memory_file::MemoryFile;
+
+    /// A memory file of this process with four pages, and what a region of all of them publishes.
+    fn file() -> (MemoryFile, *mut u8, vipl_memory) {
+        crate::testing::install_host();
+        let mut file = MemoryFile::new(0).expect("a memory file");
+        let (base, offset) = file.map(4 * page_size()).expect("memory");
+        let (fd, inode) = file.name().expect("the file is open");
+        let memory = vipl_memory {
+            size: size_of::<vipl_memory>(),
+            fd,
+            reserved: 0,
+            inode,
+            offset,
+        };
+        (file, base, memory)
+    }
+
+    /// The places of no region.
+    fn places() -> Box<Places> {
+        // SAFETY: zeroes are valid.
+        unsafe { Box::new(std::mem::zeroed()) }
+    }
+
+    fn window(way: Way, memory: &vipl_memory, region: Range<u64>) -> Option<Arc<Window>> {
+        let places = places();
+        places.publish(9, 0, memory);
+        let thread = std::process::id() as i32;
+        Windows::default().get(thread, way, &places, 9, region)
+    }
+
+    #[test]
+    fn a_window_shows_the_pages_of_the_region() {
+        let (_file, base, memory) = file();
+        let page = page_size();
+        let write = window(Way::Write, &memory, page + 10..2 * page).expect("a window");
+        let read = window(Way::Read, &memory, page + 10..2 * page).expect("a window");
+        let [to, from] = [&write, &read].map(|window| window.at(page + 10, 8).expect("inside"));
+        // SAFETY: inside the mappings.
+        unsafe {
+            to.write_volatile(7);
+            assert_eq!(base.add(page as usize + 10).read_volatile(), 7);
+            assert_eq!(from.read_volatile(), 7);
+        }
+        for (place, bytes) in [
+            (page - 1, 1),
+            (2 * page - 7, 8),
+            (0, 8),
+            (page, u64::MAX),
+            (u64::MAX, 2),
+        ] {
+            assert!(write.at(place, bytes).is_none(), "{place} {bytes}");
+        }
+    }
+
+    #[test]
+    fn what_a_peer_publishes_is_checked() {
+        let (_file, _base, memory) = file();
+        let page = page_size();
+        let other = std::fs::File::open("/dev/null").expect("a file");
+        let wrong = [
+            vipl_memory {
+                inode: memory.inode + 1,
+                ..memory
+            },
+            vipl_memory {
+                fd: other.as_raw_fd(),
+                ..memory
+            },
+            vipl_memory { fd: -1, ..memory },
+        ];
+        for memory in &wrong {
+            assert!(window(Way::Read, memory, 0..page).is_none());
+        }
+        for region in [
+            0..5 * page,
+            Range {
+                start: page,
+                end: 0,
+            },
+            0..u64::MAX,
+            u64::MAX - 1..u64::MAX,
+            0..BYTES_MAX + 1,
+        ] {
+            assert!(window(Way::Write, &memory, region).is_none());
+        }
+    }
+
+    #[test]
+    fn a_region_is_mapped_once_and_known_until_it_ends() {
+        let (_file, _base, memory) = file();
+        let (places, windows, page) = (places(), Windows::default(), page_size());
+        assert!(places.shift(9).is_none());
+        places.publish(9, 4096, &memory);
+        assert_eq!(places.shift(9), Some(memory.offset.wrapping_sub(4096)));
+        let thread = std::process::id() as i32;
+        let get = |way, pages: u64| windows.get(thread, way, &places, 9, 0..pages * page);
+        let first = get(Way::Write, 2).expect("a window");
+        assert!(Arc::ptr_eq(&first, &get(Way::Write, 1).expect("a window")));
+        assert!(!Arc::ptr_eq(&first, &get(Way::Read, 2).expect("a window")));
+        assert!(!Arc::ptr_eq(&first, &get(Way::Write, 3).expect("a window")));
+        places.withdraw(9);
+        assert!(places.shift(9).is_none());
+    }
+}

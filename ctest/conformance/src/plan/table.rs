@@ -95,7 +95,8 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         .env("library-memory", LIBRARY),
     &sides("allocated", BOTH, &[])
         .needs(RD.and(WRITE))
-        .two_only(),
+        .two_only()
+        .allow(&["vipl_alloc", "vipl_free"]),
     &sides("memory", STRICT, &[ids("DERR-07 MEM-04 MEM-16 MEM-18..23")])
         .needs(U)
         .all_ways(),
