@@ -1,5 +1,6 @@
 //! `library`: RDMA Writes into memory that the library has allocated (`vipl_alloc`), which peers on this host map, beside
-//! a cache line and beside messages. In processes of their own: where regions come from is settled at the start.
+//! a cache line and beside messages between memory of the program. In processes of their own: where regions come from
+//! is settled at the start.
 
 use serde_json::Value;
 use vipl_tools::{Error, Result};
@@ -14,16 +15,17 @@ const STREAM: &str = "65536";
 /// Measures all of it once.
 pub(crate) fn measure(fresh: &Fresh, params: Params) -> Result<Vec<Figure>> {
     let seconds = params.time.as_secs_f64().to_string();
-    let run = |words: &[&str]| {
-        let both = ["--self", "--memory", "library", "--seconds", &seconds];
+    let run = |memory: &str, words: &[&str]| {
+        let both = ["--self", "--memory", memory, "--seconds", &seconds];
         let mut command = fresh.command(&[words, &both].concat())?;
         if let Some(count) = params.iterations {
             command.args(["-n", &count.to_string()]);
         }
         Fresh::answer(command, "library")
     };
-    let small = run(&["write-latency", "-s", "8", "--limits"])?;
-    let streams = run(&["bandwidth", "write-bandwidth", "-s", STREAM])?;
+    let small = run("library", &["write-latency", "-s", "8", "--limits"])?;
+    let writes = run("library", &["write-bandwidth", "-s", STREAM])?;
+    let messages = run("program", &["bandwidth", "-s", STREAM])?;
     let first = |test: &str, answer: &Value| {
         let mut results = answer["results"].as_array().into_iter().flatten();
         let found = results.find(|result| result["test"] == test);
@@ -38,8 +40,8 @@ pub(crate) fn measure(fresh: &Fresh, params: Params) -> Result<Vec<Figure>> {
         .filter(|limit| limit["name"] == line);
     let ratio = lines.next().and_then(|limit| limit["ratio"].as_f64());
     let (messages, writes) = (
-        first("bandwidth", &streams)?,
-        first("write-bandwidth", &streams)?,
+        first("bandwidth", &messages)?,
+        first("write-bandwidth", &writes)?,
     );
     Ok(vec![
         figure("8 B ÷ line", ratio.unwrap_or(f64::NAN), ""),

@@ -208,7 +208,7 @@ fn find_peers(job: &Job) -> Peers {
 }
 
 fn run_table(options: &Options, job: &Job, pairs: &[Pair], vipl: &'static Library) -> Result<()> {
-    let found = options.peers.then(|| find_peers(job));
+    let found = options.peers.then(|| Peers::find(job.cpus));
     let lines = table::chosen(options.lines.as_deref(), found.as_ref())?;
     let mut results = table::Results::default();
     for cpus in pairs {

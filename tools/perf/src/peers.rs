@@ -77,43 +77,45 @@ impl Tool {
 }
 
 impl Peer {
+    /// Its name in tables, the unit of its figure, and the test of `ucx_perftest` or none.
+    fn about(self) -> (&'static str, &'static str, Option<&'static str>) {
+        match self {
+            Self::UcxAm => ("UCX am", "ns", Some("ucp_am_lat")),
+            Self::UcxAmMean => ("UCX am, mean", "ns", Some("ucp_am_lat")),
+            Self::UcxTag => ("UCX tag", "ns", Some("tag_lat")),
+            Self::UcxPut => ("UCX put", "ns", Some("ucp_put_lat")),
+            Self::UcxTagRate => ("UCX tag", "M/s", Some("tag_bw")),
+            Self::UcxTagStream => ("UCX tag", "GB/s", Some("tag_bw")),
+            Self::UcxPutStream => ("UCX put", "GB/s", Some("ucp_put_bw")),
+            Self::Libfabric => ("libfabric", "ns", None),
+        }
+    }
+
     /// Its name in tables.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::UcxAm => "UCX am",
-            Self::UcxAmMean => "UCX am, mean",
-            Self::UcxTag | Self::UcxTagRate | Self::UcxTagStream => "UCX tag",
-            Self::UcxPut | Self::UcxPutStream => "UCX put",
-            Self::Libfabric => "libfabric",
-        }
+        self.about().0
     }
 
     /// The unit of its figure.
     #[must_use]
     pub(crate) fn unit(self) -> &'static str {
-        match self {
-            Self::UcxAm | Self::UcxAmMean | Self::UcxTag | Self::UcxPut | Self::Libfabric => "ns",
-            Self::UcxTagRate => "M/s",
-            Self::UcxTagStream | Self::UcxPutStream => "GB/s",
-        }
+        self.about().1
     }
 
     fn tool(self) -> Tool {
-        match self {
-            Self::Libfabric => Tool::FiPingpong,
-            _ => Tool::UcxPerftest,
+        match self.about().2 {
+            Some(_) => Tool::UcxPerftest,
+            None => Tool::FiPingpong,
         }
     }
 
     /// The transports of UCX to choose from; the fastest counts. For streams, whether the kernel copies once or two
     /// processes copy twice decides, and either may be faster.
     fn transports(self) -> &'static [&'static str] {
-        match self {
-            Self::UcxTagRate | Self::UcxTagStream | Self::UcxPutStream => {
-                &["posix,cma,self", "posix,self"]
-            }
-            _ => &["posix,cma,self"],
+        match self.unit() {
+            "ns" => &["posix,cma,self"],
+            _ => &["posix,cma,self", "posix,self"],
         }
     }
 
@@ -132,21 +134,14 @@ impl Peer {
     /// What the server and the client are started with.
     fn arguments(self, bytes: usize, port: u16) -> [Vec<String>; 2] {
         let count = self.iterations(bytes);
-        let (server, client) = match self.tool() {
-            Tool::UcxPerftest => {
-                let test = match self {
-                    Self::UcxAm | Self::UcxAmMean => "ucp_am_lat",
-                    Self::UcxTag => "tag_lat",
-                    Self::UcxPut => "ucp_put_lat",
-                    Self::UcxPutStream => "ucp_put_bw",
-                    _ => "tag_bw",
-                };
+        let (server, client) = match self.about().2 {
+            Some(test) => {
                 let warm = count / 10;
                 let client =
                     format!("localhost -p {port} -t {test} -s {bytes} -n {count} -w {warm} -f -v");
                 (format!("-p {port}"), client)
             }
-            Tool::FiPingpong => {
+            None => {
                 let both = format!("-p shm -e rdm -I {count} -S {bytes}");
                 (
                     format!("{both} -B {port}"),

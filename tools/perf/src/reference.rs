@@ -45,43 +45,33 @@ pub(crate) enum Reference {
 }
 
 impl Reference {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in tables, and its unit.
+    fn about(self) -> (&'static str, &'static str) {
         match self {
-            Self::CacheLine => "mean line",
-            Self::RawPingPong => "raw ping-pong",
-            Self::RawRing => "raw ring",
-            Self::Memcpy => "memcpy",
-            Self::ProcessWrite => "process_vm_writev",
-            Self::ProcessWriteTurns => "polled process_vm_writev",
-            Self::BothHalves => "both halves",
-            Self::FutexTurns => "futex",
-            Self::FrameTurns => "raw frames",
-            Self::UdpTurns => "UDP",
-            Self::TcpTurns => "TCP",
-            Self::FrameStream => "raw stream",
-            Self::UdpTrains => "UDP trains",
-            Self::FrameRate => "64 B raw frames",
-            Self::Peer(peer) => peer.name(),
+            Self::CacheLine => ("mean line", "ns"),
+            Self::RawPingPong => ("raw ping-pong", "ns"),
+            Self::RawRing => ("raw ring", "M/s"),
+            Self::Memcpy => ("memcpy", "GB/s"),
+            Self::ProcessWrite => ("process_vm_writev", "GB/s"),
+            Self::ProcessWriteTurns => ("polled process_vm_writev", "ns"),
+            Self::BothHalves => ("both halves", "GB/s"),
+            Self::FutexTurns => ("futex", "ns"),
+            Self::FrameTurns => ("raw frames", "ns"),
+            Self::UdpTurns => ("UDP", "ns"),
+            Self::TcpTurns => ("TCP", "ns"),
+            Self::FrameStream => ("raw stream", "GB/s"),
+            Self::UdpTrains => ("UDP trains", "GB/s"),
+            Self::FrameRate => ("64 B raw frames", "M/s"),
+            Self::Peer(peer) => (peer.name(), peer.unit()),
         }
     }
 
+    pub(crate) fn name(self) -> &'static str {
+        self.about().0
+    }
+
     pub(crate) fn unit(self) -> &'static str {
-        match self {
-            Self::CacheLine
-            | Self::RawPingPong
-            | Self::ProcessWriteTurns
-            | Self::FutexTurns
-            | Self::FrameTurns
-            | Self::UdpTurns
-            | Self::TcpTurns => "ns",
-            Self::Memcpy
-            | Self::ProcessWrite
-            | Self::BothHalves
-            | Self::FrameStream
-            | Self::UdpTrains => "GB/s",
-            Self::RawRing | Self::FrameRate => "M/s",
-            Self::Peer(peer) => peer.unit(),
-        }
+        self.about().1
     }
 
     /// Both processes poll meanwhile.
