@@ -217,20 +217,20 @@ impl ViConnection {
         self.device.set_deadline(self.index, deadline, now);
         let sent_again = self.engine.stats().sent_again;
         if sent_again != self.counted {
-            self.count_sent_again(sent_again);
+            self.count_sent_again(sent_again, now);
         }
         deadline
     }
 
     #[cold]
-    fn count_sent_again(&mut self, sent_again: u64) {
+    fn count_sent_again(&mut self, sent_again: u64, now: u64) {
         count(self.device.counters.sent_again, sent_again - self.counted);
         self.counted = sent_again;
         let timeouts = self.engine.stats().timeouts;
         if timeouts != self.timeouts
             && let Some(trains) = self.carrier.trains()
         {
-            trains.stop();
+            trains.stop(now);
         }
         self.timeouts = timeouts;
     }
@@ -258,7 +258,7 @@ impl ViConnection {
         let device = self.device;
         // It repeats its last frame until that is answered, and asks no more whether trains arrive.
         if let Some(trains) = self.carrier.trains() {
-            trains.stop();
+            trains.stop(now);
         }
         let mut out = self.carrier.transmitter(Some(now), false);
         let closing = self.engine.close(reason, now, &mut out);

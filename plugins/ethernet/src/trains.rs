@@ -14,16 +14,17 @@ use vipl_wire::{ASKS, Kind};
 const CROWD: u32 = 16;
 /// Length of the TRYs.
 pub(crate) const TRY: u16 = ASKS.start;
-/// How long an answer may take at first, in nanoseconds; twice as long each time.
+/// How long an answer may take at first, in nanoseconds. Each time without an answer, and each time that trains were soon
+/// stopped again, the wait for the next question is twice as long, up to [`WAIT_MAX_NS`].
 const WAIT_NS: u64 = 50_000_000;
-/// Questions without an answer after which the peer knows no trains.
-const ASKED_MAX: u32 = 5;
-/// Timeouts of a connection after which trains are not used again.
-const STOPPED_MAX: u32 = 8;
+/// The longest wait, for a peer that knows no trains.
+const WAIT_MAX_NS: u64 = 60_000_000_000;
+/// Trains that were on for so long were worth it, whatever has stopped them.
+const WORTH_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// They are not available, or not worth it.
+    /// They are not available.
     Never,
     /// Frames travel alone: there were few so far, or the peer has not answered.
     Alone,
@@ -40,9 +41,10 @@ pub(crate) struct Trains {
     mtu: usize,
     /// Frames that were sent behind others.
     crowd: u32,
-    asked: u32,
-    stopped: u32,
-    /// When to ask again.
+    /// Questions in a row without an answer, and answers in a row after which trains were soon stopped.
+    failed: u32,
+    asked: bool,
+    /// When to ask again; while trains are on, since when.
     due_ns: u64,
 }
 
@@ -53,8 +55,8 @@ impl Trains {
             phase: mtu.map_or(Phase::Never, |_| Phase::Alone),
             mtu: mtu.unwrap_or(0),
             crowd: 0,
-            asked: 0,
-            stopped: 0,
+            failed: 0,
+            asked: false,
             due_ns: 0,
         }
     }
@@ -91,38 +93,46 @@ impl Trains {
     /// Whether an answer may come.
     #[inline(always)]
     pub(crate) fn await_answer(&self) -> bool {
-        self.phase == Phase::Alone && self.asked > 0
+        self.phase == Phase::Alone && self.asked
     }
 
     /// Two TRYs are being sent, which leave in one train.
     pub(crate) fn begin_to_ask(&mut self, now: u64) {
         self.phase = Phase::Asking;
-        self.due_ns = now.saturating_add(WAIT_NS << self.asked);
-        self.asked += 1;
+        self.asked = true;
+        self.fail(now);
     }
 
     /// They have been sent.
     pub(crate) fn end_asking(&mut self) {
-        let last = self.asked >= ASKED_MAX;
-        self.phase = if last { Phase::Never } else { Phase::Alone };
+        self.phase = Phase::Alone;
     }
 
     /// A TRY was answered. Returns the longest frame in a train.
-    pub(crate) fn answered(&mut self) -> usize {
+    pub(crate) fn answered(&mut self, now: u64) -> usize {
         self.phase = Phase::On;
-        self.asked = 0;
+        self.asked = false;
+        self.due_ns = now;
         self.mtu
     }
 
     /// A frame was not acknowledged in time: perhaps trains do not arrive any more.
     #[cold]
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self, now: u64) {
         if self.phase == Phase::On {
-            self.stopped += 1;
-            let last = self.stopped >= STOPPED_MAX;
-            self.phase = if last { Phase::Never } else { Phase::Alone };
-            self.due_ns = 0;
+            self.phase = Phase::Alone;
+            if now.saturating_sub(self.due_ns) >= WORTH_NS {
+                self.failed = 0;
+            }
+            self.fail(now);
         }
+    }
+
+    /// The next question is asked later.
+    fn fail(&mut self, now: u64) {
+        let wait = WAIT_NS << self.failed.min(16);
+        self.due_ns = now.saturating_add(wait.min(WAIT_MAX_NS));
+        self.failed += 1;
     }
 }
 
@@ -151,40 +161,57 @@ mod tests {
         assert!(trains.take(&A_TRY));
         trains.end_asking();
         assert!(!trains.take(&DATA) && trains.await_answer() && !trains.want_answer(8));
-        trains.answered();
+        assert_eq!(trains.answered(9), 100);
         assert!(trains.are_on() && trains.take(&DATA) && !trains.take(&A_TRY));
         assert!(!trains.take(&[1; 101]), "too long");
-    }
-
-    #[test]
-    fn a_peer_that_never_answers_is_asked_a_few_times() {
-        let (mut trains, mut now, mut asked) = (crowded(), 0, 0);
-        while trains.want_answer(now) {
-            trains.begin_to_ask(now);
-            trains.end_asking();
-            assert!(!trains.want_answer(now + WAIT_NS - 1), "it has time");
-            now += WAIT_NS << ASKED_MAX;
-            asked += 1;
-        }
-        assert_eq!(asked, ASKED_MAX);
-        assert!(!trains.take(&DATA) && !trains.await_answer());
-    }
-
-    #[test]
-    fn a_timeout_stops_trains_until_the_next_answer() {
-        let mut trains = crowded();
-        for round in 0..STOPPED_MAX {
-            assert!(trains.want_answer(1000), "round {round}");
-            trains.begin_to_ask(1000);
-            trains.end_asking();
-            trains.answered();
-            assert!(trains.take(&DATA));
-            trains.stop();
-            assert!(!trains.take(&DATA));
-        }
-        assert!(!trains.want_answer(u64::MAX), "often enough");
         let mut none = Trains::new(None);
         (0..CROWD).for_each(|_| none.note_crowd());
         assert!(!none.want_answer(u64::MAX) && !none.take(&DATA));
+    }
+
+    /// When the questions are asked if none is answered.
+    fn asked(trains: &mut Trains, end: u64) -> Vec<u64> {
+        let (mut now, mut all) = (0, Vec::new());
+        while now < end {
+            if trains.want_answer(now) {
+                trains.begin_to_ask(now);
+                trains.end_asking();
+                all.push(now);
+            }
+            now += WAIT_NS;
+        }
+        all
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_is_asked_seldom() {
+        let all = asked(&mut crowded(), 10 * WAIT_MAX_NS);
+        let waits: Vec<u64> = all.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(waits.windows(2).all(|two| two[1] <= 2 * two[0]));
+        assert_eq!((waits[0], waits.last()), (WAIT_NS, Some(&WAIT_MAX_NS)));
+        assert!(all.len() < 22, "{}", all.len());
+    }
+
+    #[test]
+    fn trains_that_are_soon_stopped_are_tried_seldom() {
+        let (mut trains, mut now, mut tries) = (crowded(), 0, 0);
+        while now < 10 * WAIT_MAX_NS {
+            if trains.want_answer(now) {
+                trains.begin_to_ask(now);
+                trains.end_asking();
+                trains.answered(now);
+                trains.stop(now + 1);
+                assert!(!trains.take(&DATA));
+                tries += 1;
+            }
+            now += WAIT_NS;
+        }
+        assert!(tries < 22, "{tries}");
+        trains.begin_to_ask(now);
+        trains.end_asking();
+        trains.answered(now);
+        now += WORTH_NS;
+        trains.stop(now);
+        assert!(trains.want_answer(now + WAIT_NS), "they were worth it");
     }
 }

@@ -82,7 +82,7 @@ impl Poll<'_> {
         if let Some(trains) = self.call.out.carrier.trains()
             && answer == Some(TRY)
         {
-            let longest = trains.answered();
+            let longest = trains.answered(self.now);
             self.engine.limit_frames(longest as u16);
         }
     }
