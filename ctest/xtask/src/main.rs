@@ -19,6 +19,7 @@ mod docs;
 mod ethernet;
 mod floors;
 mod fuzz;
+mod guest;
 mod headers;
 mod hours;
 mod install;
@@ -101,6 +102,8 @@ enum Command {
     Soak(stress::Soak),
     /// Transfer between hosts in network namespaces over bad cables, every byte checked
     Ethernet(ethernet::Options),
+    /// Run a command on another kernel, with an RDMA device that it emulates
+    Guest(guest::Options),
     /// Refuse system calls, each one with each error
     Refused(refused::Options),
     /// Fuzz what reads hostile or careless input
@@ -163,6 +166,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Kill(options) => stress::kill(&options)?,
         Command::Soak(options) => stress::soak(&options)?,
         Command::Ethernet(options) => ethernet::run(&options)?,
+        Command::Guest(options) => guest::run(&options)?,
         Command::Refused(options) => refused::run(&options)?,
         Command::Fuzz(options) => fuzz::run_targets(&options)?,
         Command::Advisories => advisories::check()?,

@@ -1,0 +1,36 @@
+#!/bin/busybox sh
+# The first process of the guest: loads modules, makes the machine's files its own, sets up rxe0, runs the command.
+b=/bin/busybox
+$b mount -t proc proc /proc
+$b mount -t sysfs sysfs /sys
+$b mount -t devtmpfs devtmpfs /dev
+exec >/dev/console 2>&1 </dev/null
+for module in $($b cat /modules/order); do
+    $b insmod /modules/$module 2>/dev/null || [ -d /sys/module/$module ] || echo "guest: cannot load $module"
+done
+# This machine's files, and a layer in memory for what is written.
+$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose host /host || echo "guest: no 9p"
+$b mount -t tmpfs tmpfs /layer
+$b mkdir /layer/upper /layer/work
+$b mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root || echo "guest: no overlay"
+for one in proc sys dev; do $b mount --move /$one /root/$one; done
+$b mkdir -p /root/dev/shm /root/dev/pts
+for one in tmp run dev/shm; do $b mount -t tmpfs tmpfs /root/$one; done
+$b mount -t devpts devpts /root/dev/pts
+$b cp /command /root/run/command
+$b cat >/root/run/setup <<'END'
+export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
+ip link set lo up
+ip link add dummy0 type dummy
+ip link set dummy0 mtu 4200 up
+ip addr add 10.9.0.1/24 dev dummy0
+rdma link add rxe0 type rxe netdev dummy0
+[ -c /dev/infiniband/uverbs0 ] || mknod -m 666 /dev/infiniband/uverbs0 c $(tr : ' ' </sys/class/infiniband_verbs/uverbs0/dev)
+chmod 755 /dev/infiniband
+chmod 666 /dev/infiniband/*
+echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s"
+END
+$b chroot /root /bin/sh /run/setup
+$b chroot /root /bin/sh /run/command
+echo "GUEST-STATUS $?"
+$b poweroff -f
