@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The plug-ins that come with the library.
-const PLUGINS: [&str; 6] = ["loopback", "clan", "tulip", "gnic2", "ip", "sim"];
+const PLUGINS: [&str; 7] = ["loopback", "clan", "tulip", "gnic2", "ip", "sim", "verbs"];
 
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {

@@ -314,7 +314,7 @@ fn a_device_that_does_not_open_says_why() {
         &[("VIPL_PLUGINS", "loop")],
         &[
             "none found in /",
-            "the setting plugins, \"loop\", leaves out clan, gnic2, ip, loopback, sim, tulip",
+            "the setting plugins, \"loop\", leaves out clan, gnic2, ip, loopback, sim, tulip, verbs",
         ],
     );
     opening_says("sim:mtu=1", &[], &["mtu=1 is not from 256"]);

@@ -5,8 +5,8 @@
 //! network namespaces that are made for each run ([`crate::ground`]).
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
 use vipl_ctest::{Program, source, work_dir};
 use vipl_netns::Namespaces;
@@ -112,6 +112,9 @@ pub(crate) struct Provider {
     pub(crate) on_interface: bool,
 }
 
+/// Where the kernel describes RDMA devices.
+const RDMA: &str = "/sys/class/infiniband";
+
 const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
 
 /// What the Ethernet device class can do, whatever the card.
@@ -207,6 +210,14 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         on_interface: true,
     },
     Provider {
+        name: "verbs",
+        device: "verbs:",
+        source: None,
+        abilities: ETHERNET,
+        ways: ONE_WAY,
+        on_interface: false,
+    },
+    Provider {
         name: "example-c",
         device: "example:",
         source: Some("../examples/plugin.c"),
@@ -233,6 +244,9 @@ pub(crate) fn plugin_path() -> OsString {
 impl Provider {
     /// Why it cannot be run on this machine by this user.
     pub(crate) fn absent(&self) -> Option<String> {
+        if self.name == "verbs" && fs::read_dir(RDMA).map_or(true, |mut all| all.next().is_none()) {
+            return Some("no RDMA device; cargo xtask guest has one".to_owned());
+        }
         if !self.on_interface {
             return None;
         }

@@ -1,0 +1,442 @@
+//! The send queue: descriptors become work requests, and completions of the device complete them.
+
+use vipl_abi::*;
+use vipl_guard as guard;
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
+use vipl_plugin_sdk::{Entry, Port, Queue};
+
+use super::pieces::{Pieces, Trouble};
+use super::request::request;
+use super::{FLAGGED, Head, KEYS, Link, Lookup, NOTICE, Sent, WINDOW, own, unreceived};
+use crate::ibv::*;
+use crate::pages::Registered;
+use crate::record::{Reason, state};
+use crate::tags::Tag;
+
+/// RDMA Read does not exist on Unreliable.
+const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+/// The last bytes of an RDMA Write, which become visible last (spec §17, COMPAT-15).
+const LAST: u32 = 8;
+/// Completions taken at a time.
+const BATCH: usize = 8;
+
+/// What came of a descriptor.
+enum Step {
+    /// The device has it.
+    Posted,
+    /// It is complete.
+    Done,
+    /// It has to wait: for room, for a key, or until those before it are complete.
+    Wait,
+}
+
+/// Where RDMA goes.
+enum Target {
+    /// There, by this key.
+    Key(u32),
+    /// The key is on its way.
+    Asked,
+    /// The peer does not permit it.
+    Refused,
+}
+
+impl Link {
+    /// Gives posted descriptors to the device.
+    #[inline(always)]
+    pub(crate) fn post_sends(&mut self, port: &Port) {
+        while self.up
+            && !self.ended
+            && port.is_connected()
+            && self.sent.wrapping_sub(port.completed(Queue::Send)) < WINDOW
+            && let Some(entry) = port.outstanding(Queue::Send, self.sent)
+        {
+            match self.post(port, &entry) {
+                Ok(Step::Posted) => self.sent = self.sent.wrapping_add(1),
+                Ok(Step::Done) => {}
+                Ok(Step::Wait) => return,
+                Err(status) => {
+                    if !self.is_oldest(port) {
+                        return;
+                    }
+                    self.fail_send(port, Reason::Lost, status);
+                }
+            }
+        }
+    }
+
+    /// Whether all descriptors before the next one are complete.
+    fn is_oldest(&self, port: &Port) -> bool {
+        self.sent == port.completed(Queue::Send)
+    }
+
+    /// The oldest descriptor, which is not at the device, fails.
+    #[cold]
+    fn fail_send(&mut self, port: &Port, reason: Reason, status: u32) {
+        self.sent = self.sent.wrapping_add(1);
+        if port.is_reliable() {
+            self.close(reason);
+        }
+        port.refuse(Queue::Send, status);
+    }
+
+    /// The oldest descriptor at the device, if there is one.
+    pub(super) fn oldest_sent(&self, port: &Port) -> Option<Sent> {
+        let number = port.completed(Queue::Send);
+        (number != self.sent).then(|| self.sends[(number % WINDOW) as usize])
+    }
+
+    /// Gives a descriptor to the device. An error is its status.
+    #[inline(always)]
+    fn post(&mut self, port: &Port, entry: &Entry) -> Result<Step, u32> {
+        let out = descriptor::outgoing(port, entry, READ_LEVELS).map_err(|fault| fault.status)?;
+        let opcode = out.operation.opcode();
+        let is_send = out.operation == Operation::Send;
+        let sent = Sent {
+            opcode,
+            notice: is_send || out.flagged,
+            flagged: !is_send && out.flagged,
+        };
+        let mut key = 0;
+        if !is_send && out.length > 0 {
+            match self.target(&out) {
+                Target::Key(found) => key = found,
+                Target::Asked => return Ok(Step::Wait),
+                Target::Refused => return Ok(self.refuse_rdma(port, sent)),
+            }
+        }
+        if sent.notice
+            && let Some(copies) = &self.copies
+            && !copies.has_credit()
+        {
+            // Unreliable: without room at the peer the message is lost, not the connection.
+            if !self.is_oldest(port) {
+                return Ok(Step::Wait);
+            }
+            self.sent = self.sent.wrapping_add(1);
+            port.complete(Queue::Send, opcode, None);
+            return Ok(Step::Done);
+        }
+        let is_read = out.operation == Operation::Read;
+        let pieces = Pieces::of_send(&self.tag, &out.segments, out.length, is_read, self.room);
+        let pieces = match pieces {
+            Err(Trouble::TooMany) => self.bounce(&out),
+            other => other,
+        };
+        let pieces = pieces.map_err(|_| VIP_STATUS_PROTECTION_ERROR | opcode)?;
+        let posted = match is_send {
+            true => self.submit_send(port, &out, pieces),
+            false => self.submit_rdma(port, &out, pieces, key, sent),
+        };
+        if posted.is_ok() {
+            self.sends[(self.sent % WINDOW) as usize] = sent;
+            if sent.notice
+                && let Some(copies) = &mut self.copies
+            {
+                copies.use_credit();
+            }
+            return Ok(Step::Posted);
+        }
+        self.bounces.remove(&(true, self.sent));
+        let error = posted.err().and_then(|error| error.raw_os_error());
+        // Its queue is full: completions make room.
+        if error != Some(libc::ENOMEM) {
+            let why = std::io::Error::from_raw_os_error(error.unwrap_or(0));
+            crate::say(
+                VIPL_LOG_ERROR,
+                &format!("the device does not take a send: {why}"),
+            );
+            self.close(Reason::Lost);
+            port.lose(false);
+        }
+        Ok(Step::Wait)
+    }
+
+    fn head(&self, port: &Port, out: &Outgoing, flags: u32) -> ibv_sge {
+        let (immediate, flag) = port.carried(out);
+        let flagged = if flag != 0 { FLAGGED } else { 0 };
+        let head = Head {
+            immediate,
+            flags: flags | flagged,
+            length: out.length,
+            zero: 0,
+        };
+        self.scratch.put(self.sent, head)
+    }
+
+    #[inline(always)]
+    fn submit_send(&self, port: &Port, out: &Outgoing, mut pieces: Pieces) -> std::io::Result<()> {
+        let list = pieces.with_head(self.head(port, out, 0));
+        let mut work = request(self.sent, IBV_WR_SEND, list);
+        work.send_flags = IBV_SEND_SIGNALED | fence(out);
+        // SAFETY: one request, with a list that lives as long.
+        unsafe { self.pair.post_send(&mut work) }
+    }
+
+    /// An RDMA operation; a Write is followed by its last bytes and by its notice, each a request of its own.
+    fn submit_rdma(
+        &self,
+        port: &Port,
+        out: &Outgoing,
+        mut pieces: Pieces,
+        key: u32,
+        sent: Sent,
+    ) -> std::io::Result<()> {
+        let is_read = out.operation == Operation::Read;
+        let splits = self.splits && !is_read && out.length > LAST;
+        let mut tail = match splits {
+            true => pieces.split_off(LAST),
+            false => Pieces::new(),
+        };
+        let mut head = Pieces::new();
+        let code = if is_read {
+            IBV_WR_RDMA_READ
+        } else {
+            IBV_WR_RDMA_WRITE
+        };
+        let mut data = request(self.sent, code, pieces.data());
+        data.remote_addr = out.remote.address;
+        data.rkey = key;
+        data.send_flags = fence(out);
+        let mut last = request(self.sent, IBV_WR_RDMA_WRITE, tail.data());
+        last.remote_addr = out
+            .remote
+            .address
+            .wrapping_add(u64::from(out.length))
+            .wrapping_sub(LAST.into());
+        last.rkey = key;
+        let mut notice;
+        let mut end = &mut data;
+        if splits {
+            end.next = &raw mut last;
+            end = &mut last;
+        }
+        if sent.flagged {
+            notice = request(
+                self.sent,
+                IBV_WR_SEND,
+                head.with_head(self.head(port, out, NOTICE)),
+            );
+            end.next = &raw mut notice;
+            end = &mut notice;
+        }
+        // The device completes them in order.
+        end.send_flags |= IBV_SEND_SIGNALED;
+        // SAFETY: up to three requests, which live as long as their lists.
+        unsafe { self.pair.post_send(&mut data) }
+    }
+
+    /// A buffer for a descriptor with more segments than the device has.
+    #[cold]
+    fn bounce(&mut self, out: &Outgoing) -> Result<Pieces, Trouble> {
+        let bytes = out.length as usize;
+        let access = IBV_ACCESS_LOCAL_WRITE;
+        let buffer =
+            Registered::new(self.tag.domain(), bytes, access).map_err(|_| Trouble::TooMany)?;
+        if out.operation != Operation::Read {
+            let to = buffer.pages().base();
+            out.segments.pieces(0, bytes, |at, from, length| {
+                // SAFETY: inside the buffer; faults are caught.
+                unsafe { guard::copy(to.wrapping_add(at), from, length) }
+            })?;
+        }
+        let piece = ibv_sge {
+            addr: buffer.pages().address(),
+            length: out.length,
+            lkey: buffer.memory().local_key(),
+        };
+        self.bounces.insert((true, self.sent), buffer);
+        Ok(Pieces::one(piece))
+    }
+
+    /// The key for the peer's memory, from what is known or from the peer's table.
+    fn target(&mut self, out: &Outgoing) -> Target {
+        let (admits, right) = match out.operation {
+            Operation::Read => (self.peer_admits_read, VIPL_REGION_RDMA_READ),
+            _ => (self.peer_admits_write, VIPL_REGION_RDMA_WRITE),
+        };
+        let (handle, base) = (out.remote.handle, out.remote.address);
+        let length = u64::from(out.length);
+        let place = handle as usize % KEYS;
+        if !admits {
+            return Target::Refused;
+        }
+        if let Some(key) = self.keys[place].permits(handle, base, length, right) {
+            return Target::Key(key);
+        }
+        match self.lookup {
+            Lookup::Asked => return Target::Asked,
+            Lookup::Found(known) if known == handle => {
+                self.lookup = Lookup::None;
+                let found = self.scratch.key();
+                if found.handle == handle {
+                    self.keys[place] = found;
+                }
+                let key = found.permits(handle, base, length, right);
+                return key.map_or(Target::Refused, Target::Key);
+            }
+            _ => {}
+        }
+        let mut list = [self.scratch.key_room()];
+        let mut work = request(0, IBV_WR_RDMA_READ, &mut list);
+        work.wr_id = own::LOOKUP | u64::from(handle);
+        work.send_flags = IBV_SEND_SIGNALED;
+        work.remote_addr = self.peer.table.wrapping_add(Tag::offset(handle));
+        work.rkey = self.peer.table_key;
+        // SAFETY: one request, with a list that lives as long. Without room for it, completions make some.
+        if unsafe { self.pair.post_send(&mut work) }.is_ok() {
+            self.lookup = Lookup::Asked;
+        }
+        Target::Asked
+    }
+
+    /// The peer does not permit the RDMA of the next descriptor (E9, E10, E13).
+    #[cold]
+    fn refuse_rdma(&mut self, port: &Port, sent: Sent) -> Step {
+        if !self.is_oldest(port) {
+            return Step::Wait;
+        }
+        let opcode = sent.opcode;
+        if port.is_reliable() {
+            let reason = Reason::Refused {
+                opcode,
+                notice: sent.flagged,
+            };
+            self.fail_send(port, reason, VIP_STATUS_RDMA_PROT_ERROR | opcode);
+        } else {
+            // Only the peer learns of it.
+            self.own.refused = match sent.flagged {
+                true => self.own.refused.wrapping_add(1 << 16),
+                false => self.own.refused & !0xffff | self.own.refused.wrapping_add(1) & 0xffff,
+            };
+            self.exchange.publish(&self.own);
+            self.sent = self.sent.wrapping_add(1);
+            port.complete(Queue::Send, opcode, None);
+        }
+        Step::Done
+    }
+
+    /// Takes completions of the device.
+    #[inline(always)]
+    pub(super) fn take_sends(&mut self, port: &Port) {
+        let mut room = [zeroed::<ibv_wc>(); BATCH];
+        while port.is_connected() {
+            let count = self.pair.sends().poll(&mut room);
+            for done in &room[..count] {
+                if port.is_connected() {
+                    self.take_send(port, done);
+                }
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn take_send(&mut self, port: &Port, done: &ibv_wc) {
+        if done.status != IBV_WC_SUCCESS {
+            return self.send_failed(port, done);
+        }
+        if done.wr_id & own::LOOKUP != 0 {
+            self.lookup = Lookup::Found(done.wr_id as u32);
+        } else if done.wr_id & own::OTHER == 0 {
+            self.complete_send(port);
+        }
+    }
+
+    /// The oldest descriptor at the device is complete.
+    #[inline(always)]
+    pub(super) fn complete_send(&mut self, port: &Port) {
+        let Some(sent) = self.oldest_sent(port) else {
+            return;
+        };
+        if sent.notice {
+            self.messages = self.messages.wrapping_add(1);
+        }
+        if !self.bounces.is_empty() && !self.unbounce(port, sent) {
+            return self.fail_taken(port, VIP_STATUS_PROTECTION_ERROR | sent.opcode);
+        }
+        port.complete(Queue::Send, sent.opcode, None);
+    }
+
+    /// Copies what an RDMA Read has put into a buffer. False: the application's memory has gone.
+    #[cold]
+    fn unbounce(&mut self, port: &Port, sent: Sent) -> bool {
+        let number = port.completed(Queue::Send);
+        let Some(buffer) = self.bounces.remove(&(true, number)) else {
+            return true;
+        };
+        if sent.opcode != VIP_STATUS_OP_RDMA_READ {
+            return true;
+        }
+        let entry = port.outstanding(Queue::Send, number);
+        let Some(Ok(out)) = entry.map(|entry| descriptor::outgoing(port, &entry, READ_LEVELS))
+        else {
+            return false;
+        };
+        let bytes = (out.length as usize).min(buffer.pages().bytes());
+        let from = buffer.pages().base();
+        let copied = out.segments.pieces(0, bytes, |at, to, length| {
+            // SAFETY: inside the buffer; faults are caught.
+            unsafe { guard::copy(to, from.wrapping_add(at), length) }
+        });
+        copied.is_ok()
+    }
+
+    /// The oldest descriptor at the device fails.
+    #[cold]
+    fn fail_taken(&mut self, port: &Port, status: u32) {
+        if port.is_reliable() {
+            self.close(Reason::Lost);
+        }
+        port.refuse(Queue::Send, status);
+    }
+
+    /// The device reports an error. The codes of devices differ, so what the descriptor and the peer say counts more.
+    #[cold]
+    fn send_failed(&mut self, port: &Port, done: &ibv_wc) {
+        if done.status == IBV_WC_WR_FLUSH_ERR || self.own.state == state::CLOSED {
+            // Another error ended the queue pair; the peer's record or a receive says which.
+            self.ended = true;
+            return;
+        }
+        if let Some(record) = self.exchange.update() {
+            self.peer = record;
+        }
+        if self.peer.state == state::CLOSED {
+            self.ended = true;
+            return;
+        }
+        if done.wr_id & (own::LOOKUP | own::OTHER) != 0 || !port.is_reliable() {
+            self.close(Reason::Lost);
+            return port.lose(false);
+        }
+        let Some(sent) = self.oldest_sent(port) else {
+            return;
+        };
+        let opcode = sent.opcode;
+        let (reason, bit) = match done.status {
+            IBV_WC_RNR_RETRY_EXC_ERR => (Reason::NoReceive, unreceived(port)),
+            IBV_WC_REM_ACCESS_ERR => {
+                let reason = Reason::Refused {
+                    opcode,
+                    notice: sent.flagged,
+                };
+                (reason, VIP_STATUS_RDMA_PROT_ERROR)
+            }
+            // The peer's receive was too short or otherwise wrong, of which its side tells, too.
+            IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR => (Reason::Lost, unreceived(port)),
+            IBV_WC_RETRY_EXC_ERR => (Reason::Lost, VIP_STATUS_TRANSPORT_ERROR),
+            // The device cannot read or write the application's memory.
+            _ => (Reason::Lost, VIP_STATUS_PROTECTION_ERROR),
+        };
+        self.close(reason);
+        port.refuse(Queue::Send, bit | opcode);
+    }
+}
+
+#[inline(always)]
+fn fence(out: &Outgoing) -> u32 {
+    if out.fenced { IBV_SEND_FENCE } else { 0 }
+}
