@@ -125,7 +125,7 @@ impl Doorbell {
     pub(crate) fn push(&self, group: &mut Outbox) {
         let mut outbox = self.outbox.lock();
         outbox.append(group);
-        if outbox.is_burst() {
+        if outbox.len() >= BURST {
             self.send(&mut outbox);
         }
         self.waiting.store(outbox.len(), Ordering::Release);

@@ -189,12 +189,6 @@ impl Frame {
             && !self.last_is_try()
     }
 
-    /// Whether no frame of its length can join the train.
-    pub(crate) fn is_full_train(&self) -> bool {
-        let count = self.count();
-        count > 1 && (count == TRAIN || (count + 1) * self.length as usize > TRAIN_BYTES)
-    }
-
     /// Whether the buffer has no room for a train.
     #[inline(always)]
     pub(crate) fn is_small(&self) -> bool {

@@ -64,12 +64,6 @@ impl Outbox {
         last.is_some_and(|last| last.may_grow(header, self.padding))
     }
 
-    /// Whether as many frames wait as one system call should take.
-    #[inline(always)]
-    pub fn is_burst(&self) -> bool {
-        self.frames >= BURST || self.waiting.last().is_some_and(Frame::is_full_train)
-    }
-
     /// A frame of up to `bytes` bytes behind this header. [`Outbox::push`] or [`Outbox::take_back`] takes it: it may
     /// have others with it.
     #[inline(always)]
