@@ -44,7 +44,7 @@ pub(crate) struct ViConnection {
     frame: Vec<u8>,
     /// Frames sent again that have been added to the counter.
     counted: u64,
-    /// Retransmission timeouts that have been noticed.
+    /// Repeated retransmission timeouts that have been noticed. A single one often means that a process had no processor.
     timeouts: u64,
     /// Frames are sealed, and the peer is followed to another address.
     follows: bool,
@@ -226,7 +226,7 @@ impl ViConnection {
     fn count_sent_again(&mut self, sent_again: u64, now: u64) {
         count(self.device.counters.sent_again, sent_again - self.counted);
         self.counted = sent_again;
-        let timeouts = self.engine.stats().timeouts;
+        let timeouts = self.engine.stats().repeated_timeouts;
         if timeouts != self.timeouts
             && let Some(trains) = self.carrier.trains()
         {

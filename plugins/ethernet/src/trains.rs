@@ -2,7 +2,8 @@
 //!
 //! Nothing is agreed in advance: the peer may be older, a driver may refuse trains, and a switch may drop them. A
 //! connection that sends many frames at a time sends a train of two TRYs. If one is answered, trains arrive, and frames
-//! join them from then on. A retransmission timeout ends that until a train of TRYs has been answered again.
+//! join them from then on. The second retransmission timeout without an acknowledgement in between ends that until a
+//! train of TRYs has been answered again.
 //!
 //! Trains have a socket of their own at the receiver, which takes single frames first. So that none is overtaken, a
 //! frame leaves alone only if nothing is in flight: the first one of a message after a pause, for which each
@@ -116,7 +117,7 @@ impl Trains {
         self.mtu
     }
 
-    /// A frame was not acknowledged in time: perhaps trains do not arrive any more.
+    /// A frame was repeatedly not acknowledged in time: perhaps trains do not arrive any more.
     #[cold]
     pub(crate) fn stop(&mut self, now: u64) {
         if self.phase == Phase::On {

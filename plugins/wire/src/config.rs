@@ -108,6 +108,8 @@ pub struct Stats {
     pub wrong_seal: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// Those of them that followed another without an acknowledgement in between, while the peer was not silent.
+    pub repeated_timeouts: u64,
     /// Number of times that the path stopped carrying frames of the size in use.
     pub black_holes: u64,
 }

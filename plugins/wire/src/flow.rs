@@ -55,6 +55,7 @@ pub(crate) struct Flow {
     overdue: bool,
     retransmissions: u64,
     timeouts: u64,
+    repeated_timeouts: u64,
 }
 
 impl Flow {
@@ -73,6 +74,7 @@ impl Flow {
             overdue: false,
             retransmissions: 0,
             timeouts: 0,
+            repeated_timeouts: 0,
         }
     }
 
@@ -91,6 +93,7 @@ impl Flow {
     pub(crate) fn count(&self, stats: &mut Stats) {
         stats.sent_again = self.retransmissions;
         stats.timeouts = self.timeouts;
+        stats.repeated_timeouts = self.repeated_timeouts;
     }
 
     #[inline(always)]
@@ -312,8 +315,10 @@ impl Flow {
         self.pace.timed_out(again, now_ns);
         self.retry_at_ns = now_ns + self.rtt.timeout_ns();
         self.timeouts += 1;
+        let suspect_path = again && !probing;
+        self.repeated_timeouts += u64::from(suspect_path);
         Some(Timeout {
-            suspect_path: again && !probing,
+            suspect_path,
             suspect_ect: self.stuck_ns > REFUSED_NS && self.rtt.smoothed_ns() == 0,
             is_stuck: self.stuck_ns > STUCK_NS,
         })
