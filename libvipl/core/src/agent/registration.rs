@@ -75,10 +75,12 @@ impl NicRegistration {
         }
         let mut kept = self.fds.iter().zip(&self.identities);
         if !kept.all(|(fd, identity)| Identity::still(*fd, *identity)) {
-            log::error!(
-                target: "agent",
-                "the program has closed descriptors of an open NIC: no new connections until it is opened again"
-            );
+            if !self.unreachable.swap(true, Ordering::AcqRel) {
+                log::error!(
+                    target: "agent",
+                    "the program has closed descriptors of an open NIC: no new connections until it is opened again"
+                );
+            }
             return Err(Status::RESOURCE);
         }
         let mut body = self.body;
@@ -121,7 +123,7 @@ impl NicRegistration {
         given.and_then(|given| given.hand_over(agent)).unwrap_or(0)
     }
 
-    /// Whether its agent does not know its link, so that other hosts cannot reach the NIC.
+    /// Whether its agent does not know its link, so that other hosts cannot reach the NIC, or the program has closed its descriptors.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.unreachable.load(Ordering::Acquire)
     }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
@@ -21,6 +23,9 @@ use crate::text::{discriminator, hexadecimal};
 use crate::vi;
 use crate::vi::state::IDLE;
 use crate::waiting::{Begun, Wait, is_over, slice_end};
+
+/// Time between two requests to an agent that refuses the NIC.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 
@@ -94,6 +99,8 @@ impl Wait for Waiting {
                     Err(Error::Resource)
                         if self.again && !self.nic.registration.is_unreachable() =>
                     {
+                        // An agent that is there and refuses the NIC answers at once.
+                        vipl_sys::clock::sleep(REFUSED_PAUSE);
                         continue;
                     }
                     Err(error) => return Some(Err(error)),

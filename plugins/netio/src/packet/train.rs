@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Both addresses are `::1`. A host drops a packet with such an address that comes from an interface, before anything else
-//! (RFC 4291 §2.5.3): it neither answers nor forwards it, nor shows it to its firewall or to a socket of UDP. Packet
+//! (RFC 4291, section 2.5.3): it neither answers nor forwards it, nor shows it to its firewall or to a socket of UDP. Packet
 //! sockets see it before. The flow label is the endpoint of the receiver, which a filter in the kernel compares first.
 
 use std::io;
