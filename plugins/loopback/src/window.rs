@@ -33,7 +33,7 @@ use vipl_sys::shm::Mapping;
 pub(crate) const REGIONS_MAX: u32 = 4096;
 /// Windows of one peer's NIC. One more replaces all that no connection uses.
 const WINDOWS_MAX: usize = 256;
-/// Bytes of all of them: a peer cannot use up the addresses of this process.
+/// Bytes of all of them: a peer cannot use up the addresses of this process. If these are limited, windows take an eighth.
 const BYTES_MAX: u64 = if usize::BITS == 64 { 1 << 42 } else { 1 << 28 };
 
 /// Where the regions of a NIC lie in the memory file of its process. All zero at first, and all atomic. Peers read it.
@@ -145,7 +145,8 @@ impl Windows {
         let page = page_size();
         let start = region.start & !(page - 1);
         let end = region.end.checked_next_multiple_of(page)?;
-        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= BYTES_MAX)?;
+        let most = bytes_max();
+        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= most)?;
         let mut known = self.0.lock();
         let key = (is_for_writing, start);
         if let Some(tried) = known.regions.get(&key)
@@ -153,7 +154,7 @@ impl Windows {
         {
             return tried.window.clone();
         }
-        if known.regions.len() >= WINDOWS_MAX || known.bytes + bytes > BYTES_MAX {
+        if known.regions.len() >= WINDOWS_MAX || known.bytes + bytes > most {
             *known = Known::default();
         }
         let file = published.file(handle);
@@ -178,6 +179,20 @@ impl Windows {
         };
         known.regions.insert(key, tried);
         window
+    }
+}
+
+/// Bytes of all windows of a peer's NIC.
+fn bytes_max() -> u64 {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: u64::MAX,
+        rlim_max: u64::MAX,
+    };
+    // SAFETY: a system call on a valid structure, which it fills or leaves alone.
+    unsafe { libc::getrlimit64(libc::RLIMIT_AS, &raw mut limit) };
+    match limit.rlim_cur {
+        u64::MAX => BYTES_MAX,
+        addresses => BYTES_MAX.min(addresses / 8),
     }
 }
 
