@@ -103,6 +103,8 @@ fn reported(device: &str, open: &str, what: impl FnOnce(&Namespaces), text: &str
         assert!(begun.elapsed() < Duration::from_secs(60), "no socket");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // It sets its handler after the NIC is open, and the agent opens more sockets before that.
+    std::thread::sleep(Duration::from_secs(1));
     what(&hosts);
     let finished = server.finish();
     finished.expect_pass();
