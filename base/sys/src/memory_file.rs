@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fd::{self, Identity, Kept};
 use crate::shm;
@@ -26,9 +27,16 @@ pub struct MemoryFile {
 
 /// Bytes of a page.
 pub fn page_size() -> u64 {
-    static SIZE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    // SAFETY: no pointers.
-    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
+    static SIZE: AtomicU64 = AtomicU64::new(0);
+    match SIZE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: no pointers.
+            let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64;
+            SIZE.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
 }
 
 impl MemoryFile {
