@@ -145,14 +145,17 @@ impl Windows {
         let page = page_size();
         let start = region.start & !(page - 1);
         let end = region.end.checked_next_multiple_of(page)?;
-        let most = bytes_max();
-        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= most)?;
+        let bytes = end.checked_sub(start)?;
         let mut known = self.0.lock();
         let key = (is_for_writing, start);
         if let Some(tried) = known.regions.get(&key)
             && tried.end >= end
         {
             return tried.window.clone();
+        }
+        let most = bytes_max();
+        if bytes > most {
+            return None;
         }
         if known.regions.len() >= WINDOWS_MAX || known.bytes + bytes > most {
             *known = Known::default();
