@@ -100,7 +100,8 @@ impl Wait for Waiting {
                         if self.again && !self.nic.registration.is_unreachable() =>
                     {
                         // An agent that is there and refuses the NIC answers at once.
-                        vipl_sys::clock::sleep(REFUSED_PAUSE);
+                        let left = end.saturating_duration_since(Instant::now());
+                        vipl_sys::clock::sleep(REFUSED_PAUSE.min(left));
                         continue;
                     }
                     Err(error) => return Some(Err(error)),

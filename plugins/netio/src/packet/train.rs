@@ -24,6 +24,7 @@ use vipl_sys::fd::Kept;
 
 use super::ETHERNET;
 use super::ring::{Receiver, Tip};
+use crate::datagram::{TRAIN as FRAMES, TRAIN_BYTES as BYTES};
 use crate::frame::MEMBER;
 use crate::{Frame, Received, options};
 
@@ -38,10 +39,6 @@ const IPV6: usize = 40;
 const UDP: usize = 8;
 /// Where the header of UDP begins, after [`CUT`].
 const AT_UDP: usize = ETHERNET + IPV6;
-/// Frames of one train: the kernel's limit.
-const FRAMES: usize = 64;
-/// Bytes of the frames of one train.
-const BYTES: usize = 65_000;
 /// The largest packet from a socket.
 const PACKET: usize = CUT + ETHERNET + IPV6 + u16::MAX as usize;
 
