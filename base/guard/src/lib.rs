@@ -182,15 +182,14 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
 /// As for [`load_descriptor`].
 #[inline(always)]
 pub unsafe fn load_descriptor_with(descriptor: *const u8, segments: u16) -> Option<Image> {
+    #[cfg(all(not(miri), target_arch = "x86_64", target_pointer_width = "64"))]
     // SAFETY: guaranteed by the caller; faults are caught.
-    let image = unsafe { routines::load_descriptor_with(descriptor, segments) }?;
-    if usize::BITS == 64 || image.control & RDMA != 0 {
-        return Some(image);
-    }
-    Some(Image {
-        first: image.first.local(),
-        ..image
-    })
+    return unsafe { routines::load_descriptor_with(descriptor, segments) };
+    #[cfg(not(all(not(miri), target_arch = "x86_64", target_pointer_width = "64")))]
+    // SAFETY: as above.
+    unsafe { load_descriptor(descriptor) }
+        .ok()
+        .filter(|image| image.seg_count == segments)
 }
 
 /// Writes ImmediateData, Length and, last, Status.

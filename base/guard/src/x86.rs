@@ -192,15 +192,6 @@ pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fau
 }
 
 /// # Safety
-/// See [`crate::load_descriptor_with`].
-#[inline(always)]
-pub(crate) unsafe fn load_descriptor_with(descriptor: *const u8, segments: u16) -> Option<Image> {
-    // SAFETY: guaranteed by the caller.
-    let image = unsafe { load_descriptor(descriptor) }.ok()?;
-    (image.seg_count == segments).then_some(image)
-}
-
-/// # Safety
 /// See [`crate::complete`].
 #[inline(always)]
 pub(crate) unsafe fn complete(
