@@ -166,9 +166,9 @@ fn a_peer_without_trains_gets_single_frames() {
         let off = Some("VIPL_TRAINS=false");
         let ((), [back, there]) = watch(&hosts, || stream(&apart, card, off));
         assert!(there.single > 100, "{card}: single frames");
-        // Two TRYs in each.
-        let asked = there.longest <= BEFORE + 2 * 256;
-        assert!(there.trains <= 5 && asked, "{card}: questions only");
+        // Each train is a question: two TRYs. How many are asked depends on how long the stream lasts.
+        let question = BEFORE + 2 * 256;
+        assert!(there.longest <= question, "{card}: questions only");
         assert_eq!(
             (back.errors, there.errors),
             (0, 0),
