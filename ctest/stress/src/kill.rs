@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::dice::Dice;
 use crate::link::{Mode, Spec};
-use crate::supervisor::{PATIENCE, Run, Setting};
+use crate::supervisor::{Holdings, PATIENCE, Run, Setting};
 
 const PARTIES: usize = 4;
 /// The longest that a peer may take to learn of a death. On an idle machine it takes milliseconds; this
@@ -85,17 +85,16 @@ fn in_time(known: Duration, limit: Duration) -> Result<(), String> {
 }
 
 /// A process with as many connections as at the beginning has as much open as then.
-fn same_holdings(run: &mut Run, party: usize, before: (usize, usize)) -> Result<(), String> {
+fn same_holdings(run: &mut Run, party: usize, before: &Holdings) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
         let now = run.holdings(party);
-        if now == before {
+        if now.are_still(before) {
             return Ok(());
         }
         if Instant::now() > end {
             return Err(format!(
-                "process {party} has {} files and {} shared mappings open, not {} and {}",
-                now.0, now.1, before.0, before.1
+                "process {party} has open {now:?}, before it was {before:?}"
             ));
         }
         run.for_a_while(Duration::from_millis(10))?;
@@ -153,7 +152,7 @@ pub(crate) fn run(setting: Setting, times: usize, spare_agents: bool) -> Result<
         }
     }
     for (party, before) in before.iter().enumerate() {
-        same_holdings(&mut run, party, *before)?;
+        same_holdings(&mut run, party, before)?;
     }
     let totals = run.end()?;
     Ok(format!(

@@ -1,7 +1,7 @@
 //! The supervisor's hands: it starts parties and agents, reads what they say, kills them, and looks for
 //! what they leave behind.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ const EXPECTED_LOG: &[&str] = &[
 /// What the library says when it has gone over to another agent.
 const TAKEN_OVER: &str = "another one has taken over";
 
+/// The name of memory of `vipl_alloc` in a list of mappings.
+const MEMORY: &str = "vipl-memory (deleted)";
+
 /// What all runs have in common.
 pub(crate) struct Setting {
     pub(crate) library: PathBuf,
@@ -49,6 +52,27 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
     pub(crate) rdma: u64,
     pub(crate) partings: u64,
+}
+
+/// What a party has open.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    files: usize,
+    /// Mappings of shared memory, by name.
+    mappings: BTreeMap<String, usize>,
+    /// Mappings of memory of `vipl_alloc`, its own and that of peers.
+    memory: usize,
+    ends: usize,
+}
+
+impl Holdings {
+    /// Whether it is what there was before. Memory of a peer is mapped, once for writing and once for reading, when
+    /// RDMA first reaches for it, which may be later.
+    pub(crate) fn are_still(&self, before: &Self) -> bool {
+        self.files == before.files
+            && self.mappings == before.mappings
+            && self.memory <= before.memory + 2 * before.ends
+    }
 }
 
 /// Something that a party has said or done.
@@ -371,11 +395,21 @@ impl Run {
     }
 
     /// What one party has open: descriptors, and mappings of shared memory.
-    pub(crate) fn holdings(&self, which: usize) -> (usize, usize) {
-        let pid = self.parties[which].child.id();
+    pub(crate) fn holdings(&self, which: usize) -> Holdings {
+        let party = &self.parties[which];
+        let pid = party.child.id();
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let shared = maps.lines().filter(|line| line.contains("/memfd:"));
-        (open_files(pid), shared.count())
+        let mut mappings = BTreeMap::new();
+        for (_, name) in maps.lines().filter_map(|line| line.split_once("/memfd:")) {
+            *mappings.entry(name.to_owned()).or_default() += 1;
+        }
+        let memory = mappings.remove(MEMORY).unwrap_or_default();
+        Holdings {
+            files: open_files(pid),
+            mappings,
+            memory,
+            ends: party.ends.len(),
+        }
     }
 
     /// What was done so far.
