@@ -68,6 +68,29 @@ VIP_RETURN vipl_alloc(VIP_ULONG Length,
  * already, or belongs to the parent of this process. Any thread. */
 VIP_RETURN vipl_free(VIP_PVOID Address);
 
+/* File descriptor of a completion queue, for `poll` and `epoll`.
+ *
+ * The first call makes it, later ones give the same number. It becomes readable when the CQ has a completion for which vipl_cq_arm has
+ * asked. An event loop calls vipl_cq_fd once, and in each round VipCQDone until it gives VIP_NOT_DONE, then vipl_cq_arm, then
+ * `epoll_wait`.
+ * It belongs to the library: the program polls it, and neither reads, writes nor closes it. VipDestroyCQ closes it: take it out of an
+ * epoll set before. It is close-on-exec; a child made by `fork` inherits it, and may close it there.
+ * The first call on a NIC handle starts the thread that calls handlers, which makes progress while a CQ is armed. A CQ without a
+ * descriptor costs nothing.
+ * VIP_INVALID_PARAMETER: there is no such CQ, or `Fd` is NULL; VIP_ERROR_RESOURCE: there is no descriptor or thread left. Any thread. */
+VIP_RETURN vipl_cq_fd(VIP_CQ_HANDLE CQHandle,
+                      int *Fd);
+
+/* Asks for the next event of a completion queue at its file descriptor, and makes that unreadable.
+ *
+ * It becomes readable when the CQ has a completion, at once if it has one now, and stays so until the next vipl_cq_arm: edge- and
+ * level-triggered polling see the same. The completion stays in the CQ. Threads in VipCQWait, Notify requests and this request are
+ * served in their order, and another thread may take the completion first, so the CQ of a readable descriptor may be empty. While
+ * it is armed already, a call changes nothing. Until something arrives on the NIC, nothing wakes up.
+ * VIP_INVALID_PARAMETER: there is no such CQ, or vipl_cq_fd was not called for it; VIP_ERROR_RESOURCE: the program has closed
+ * the descriptor. Any thread; all threads that poll the descriptor see the event. */
+VIP_RETURN vipl_cq_arm(VIP_CQ_HANDLE CQHandle);
+
 #ifdef __cplusplus
 }
 #endif

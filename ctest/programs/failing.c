@@ -4,6 +4,7 @@
  *
  * Nothing is checked but the return code; what the log must say is in tests/words.rs and tests/mistakes.rs. */
 #include "common.h"
+#include "vipl_ext.h"
 
 static VIP_NIC_HANDLE nic, other;
 static VIP_VI_HANDLE vi, served; /* the latter after `connect_both` */
@@ -297,7 +298,15 @@ static void one(const char *what)
         code = VipPostSend((VIP_VI_HANDLE)cq, &m->d, region);
     else if (strcmp(what, "no-handle") == 0)
         code = VipCQDone((VIP_CQ_HANDLE)(void *)m, &which, &queue);
-    else if (strcmp(what, "stale") == 0) {
+    else if (strcmp(what, "arm") == 0)
+        code = vipl_cq_arm(cq);
+    else if (strcmp(what, "arm-closed") == 0) {
+        int fd;
+
+        MUST(vipl_cq_fd(cq, &fd));
+        close(fd);
+        code = vipl_cq_arm(cq);
+    } else if (strcmp(what, "stale") == 0) {
         MUST(VipCreateVi(nic, &attributes, NULL, NULL, &gone));
         MUST(VipDestroyVi(gone));
         code = VipRecvDone(gone, &done);

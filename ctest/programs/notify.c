@@ -1,7 +1,13 @@
-/* Notify (spec §3.23, §3.29, §8.2). */
+/* Notify (spec §3.23, §3.29, §8.2), and the descriptor of a completion queue, which is one more waiter in its line. */
 #include "peer.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "vipl_ext.h"
+
 #define MANY 1000
+#define BURST 4
 
 static struct node node;
 static struct peer peer; /* who sends */
@@ -246,6 +252,179 @@ static void completion_queue(const char *device)
     ok("Notify on a completion queue");
 }
 
+static VIP_CQ_HANDLE events; /* the queue with a descriptor, and what it reports */
+static VIP_VI_HANDLE evented;
+static int descriptor, looped;
+
+static int readable(unsigned long ms)
+{
+    struct epoll_event event;
+    int set = epoll_create1(EPOLL_CLOEXEC), found;
+
+    memset(&event, 0, sizeof event);
+    event.events = EPOLLIN;
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event) == 0, "epoll takes the descriptor");
+    found = epoll_wait(set, &event, 1, (int)(ms / time_factor()));
+    close(set);
+    return found;
+}
+
+/* Takes the entry and its descriptor, if there are any. */
+static int take_entry(VIP_DESCRIPTOR *expected)
+{
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN receives;
+    VIP_DESCRIPTOR *found;
+
+    if (VipCQDone(events, &vi, &receives) != VIP_SUCCESS)
+        return 0;
+    CHECK(vi == evented && receives, "CQ-01");
+    MUST(VipRecvDone(vi, &found));
+    CHECK(found == expected, "CQ-01");
+    return 1;
+}
+
+static void *poll_in_thread(void *unused)
+{
+    (void)unused;
+    CHECK_EQ(readable(PATIENCE), 1, "all threads that poll see the event");
+    return NULL;
+}
+
+static void one_event_for_one_call(void)
+{
+    pthread_t thread;
+    int again_fd = -1;
+
+    CHECK_RETURN(vipl_cq_fd(events, NULL), VIP_INVALID_PARAMETER, "no room for the descriptor");
+    MUST(vipl_cq_fd(events, &descriptor));
+    MUST(vipl_cq_fd(events, &again_fd));
+    CHECK_EQ(again_fd, descriptor, "one queue, one descriptor");
+    CHECK_EQ(fcntl(descriptor, F_GETFD), FD_CLOEXEC, "close-on-exec");
+
+    post_recv(&node, evented, in[0], buffer, 64);
+    send_one();
+    CHECK_EQ(readable(20), 0, "no event that nobody has asked for");
+    MUST(vipl_cq_arm(events));
+    CHECK_EQ(readable(PATIENCE), 1, "an entry that is there already, or comes");
+    while (!take_entry(in[0]))
+        sleep_ms(1);
+    CHECK_EQ(readable(0), 1, "readable until it is armed again");
+
+    post_recv(&node, evented, in[1], buffer, 64);
+    MUST(vipl_cq_arm(events));
+    MUST(vipl_cq_arm(events)); /* changes nothing */
+    CHECK_EQ(readable(20), 0, "arming makes it unreadable");
+    thread = start_thread(poll_in_thread, NULL);
+    send_one();
+    CHECK_EQ(readable(PATIENCE), 1, "an entry that comes, while nobody calls the library");
+    join_thread(thread);
+    CHECK(take_entry(in[1]) && !take_entry(NULL), "the entry stays in the queue");
+    ok("one event for one vipl_cq_arm");
+}
+
+/* Handlers, threads and the descriptor are served in their order. */
+static void events_in_line(void)
+{
+    struct call call;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN receives;
+    VIP_DESCRIPTOR *found;
+
+    memset(&call, 0, sizeof call);
+    calls = 0;
+    post_recv(&node, evented, in[0], buffer, 64);
+    post_recv(&node, evented, in[1], buffer, 64);
+    MUST(VipCQNotify(events, &call, cq_handler));
+    MUST(vipl_cq_arm(events));
+    send_one();
+    await(&calls, 1, "spec §8.2");
+    MUST(VipRecvDone(evented, &found));
+    CHECK_EQ(readable(20), 0, "the handler took the entry");
+    send_one();
+    CHECK_EQ(readable(PATIENCE), 1, "the next entry is the descriptor's");
+    CHECK(take_entry(in[1]), "the entry stays in the queue");
+
+    post_recv(&node, evented, in[0], buffer, 64);
+    MUST(vipl_cq_arm(events));
+    send_one();
+    CHECK_RETURN(VipCQWait(events, PATIENCE, &vi, &receives), VIP_SUCCESS, "spec §8.2");
+    CHECK_EQ(readable(PATIENCE), 1, "a thread behind it took the entry");
+    MUST(VipRecvDone(evented, &found));
+    CHECK(!take_entry(NULL), "a readable descriptor of an empty queue");
+    ok("handlers, threads and the descriptor in one line");
+}
+
+/* The loop of a program, with edges; the messages come in bursts. */
+static void *event_loop(void *unused)
+{
+    struct epoll_event event;
+    int set = epoll_create1(EPOLL_CLOEXEC), next = 0;
+
+    (void)unused;
+    memset(&event, 0, sizeof event);
+    event.events = EPOLLIN | EPOLLET;
+    CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event), 0, "epoll takes the descriptor");
+    for (;;) {
+        while (take_entry(in[next % 8])) {
+            if (next + 8 < MANY)
+                post_recv(&node, evented, in[next % 8], buffer, 64);
+            next++;
+            atomic_set(&looped, next);
+        }
+        if (next == MANY)
+            break;
+        MUST(vipl_cq_arm(events));
+        CHECK_EQ(epoll_wait(set, &event, 1, (int)PATIENCE), 1, "an event is never lost");
+    }
+    close(set);
+    return NULL;
+}
+
+static void many_events(void)
+{
+    pthread_t thread;
+    int i;
+
+    for (i = 0; i < 8; i++)
+        post_recv(&node, evented, in[i], buffer, 64);
+    thread = start_thread(event_loop, NULL);
+    for (i = 0; i < MANY; i++) {
+        if (i % BURST == 0)
+            await(&looped, i - BURST, "events");
+        send_one();
+    }
+    join_thread(thread);
+    ok("%d messages through an event loop", MANY);
+}
+
+static void descriptor_of_queue(const char *device)
+{
+    VIP_CQ_HANDLE other;
+
+    MUST(VipCreateCQ(node.nic, 64, &events));
+    evented = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, events);
+    peer_join(&peer, &node, evented, device);
+    one_event_for_one_call();
+    events_in_line();
+    many_events();
+    MUST(vipl_cq_arm(events));
+    post_recv(&node, evented, in[0], buffer, 64);
+    end_vi(evented); /* its flush is an event, and it takes the entry with it */
+    CHECK_EQ(readable(PATIENCE), 1, "a flush");
+    CHECK(!take_entry(NULL), "CQ-06");
+    MUST(VipDestroyCQ(events));
+    CHECK(fcntl(descriptor, F_GETFD) == -1 && errno == EBADF, "closed with its queue");
+    MUST(VipCreateCQ(node.nic, 4, &other));
+    MUST(vipl_cq_fd(other, &descriptor));
+    MUST(vipl_cq_arm(other));
+    MUST(VipDestroyCQ(other)); /* while it is armed */
+    CHECK_RETURN(vipl_cq_arm(other), VIP_INVALID_PARAMETER, "a destroyed queue");
+    CHECK_RETURN(vipl_cq_fd(other, &descriptor), VIP_INVALID_PARAMETER, "a destroyed queue");
+    peer_leave(&peer);
+    ok("the end of a queue with a descriptor");
+}
+
 /* A handler may block; Waits of other threads and Done go on meanwhile (spec §8.2). */
 static void blocking(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *descriptor)
 {
@@ -295,6 +474,7 @@ int main(int argc, char **argv)
     end_vi(one);
     peer_leave(&peer);
     completion_queue(options.device);
+    descriptor_of_queue(options.device);
     close_node(&node);
     peer_end(&peer);
     return 0;

@@ -78,6 +78,16 @@ fn a_failing_call_leaves_one_line() {
         &["VipCQDone(", "CQHandle is not a handle of this library"],
     );
     one_line(
+        "arm",
+        "warn",
+        &["vipl_cq_arm refused: the CQ has no descriptor; call vipl_cq_fd first"],
+    );
+    one_line(
+        "arm-closed",
+        "warn",
+        &["vipl_cq_arm refused: the program has closed file descriptor"],
+    );
+    one_line(
         "stale",
         "warn",
         &[

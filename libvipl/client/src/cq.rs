@@ -1,6 +1,7 @@
 //! Completion queues.
 
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +96,36 @@ impl Cq {
             NOT_DONE | TIMEOUT => Ok(None),
             code => Err(Error::call("VipCQWait", code)),
         }
+    }
+
+    /// Its file descriptor, for event loops: it becomes readable when there is an entry after [`Self::arm`].
+    ///
+    /// # Errors
+    /// [`Code::Resource`](crate::Code::Resource): there is no descriptor or thread left;
+    /// [`Error::Missing`]: another VIPL than this project's.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        let function = self.0.nic.functions().vipl_cq_fd;
+        let function = function.ok_or(Error::Missing("vipl_cq_fd"))?;
+        let mut fd = -1;
+        // SAFETY: a live handle and room for the descriptor.
+        check("vipl_cq_fd", unsafe {
+            function(self.0.handle, &raw mut fd)
+        })?;
+        // SAFETY: the library closes it with the queue, which the result borrows.
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Asks for the next event at [`Self::fd`], which must have been called before: the descriptor is unreadable until there is an
+    /// entry, and readable from then on until the next call. Take entries off until there are none, arm, then poll the descriptor.
+    ///
+    /// # Errors
+    /// [`Code::InvalidParameter`](crate::Code::InvalidParameter): [`Self::fd`] was not called; [`Code::Resource`](crate::Code::Resource): the
+    /// program has closed the descriptor; [`Error::Missing`]: another VIPL than this project's.
+    pub fn arm(&self) -> Result<()> {
+        let arm = self.0.nic.functions().vipl_cq_arm;
+        let arm = arm.ok_or(Error::Missing("vipl_cq_arm"))?;
+        // SAFETY: a live handle.
+        check("vipl_cq_arm", unsafe { arm(self.0.handle) })
     }
 
     /// Changes the room for entries.

@@ -136,6 +136,8 @@ functions! {
         VipGetUserData(VIP_VI_HANDLE) -> VIP_PVOID;
         vipl_alloc(VIP_ULONG, *mut VIP_PVOID) -> c_int;
         vipl_free(VIP_PVOID) -> c_int;
+        vipl_cq_fd(VIP_CQ_HANDLE, *mut c_int) -> c_int;
+        vipl_cq_arm(VIP_CQ_HANDLE) -> c_int;
         vipl_describe(*const c_char, *mut c_char, *mut c_ulong) -> c_int;
         vipl_may_yield(VIP_BOOLEAN) -> VIP_BOOLEAN;
     }

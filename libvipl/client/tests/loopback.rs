@@ -1,5 +1,6 @@
 //! The objects over the built library, in two threads on `via_lo`.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -398,6 +399,36 @@ fn a_completion_queue_names_the_vi_and_calls_once() {
     }
     // One more entry was the flush of the third receive, which may have called it.
     assert!(held.load(Ordering::Relaxed) <= 2);
+}
+
+#[test]
+fn a_completion_queue_wakes_an_event_loop() {
+    let readable = |fd: BorrowedFd<'_>, ms| {
+        let mut poll = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure.
+        unsafe { libc::poll(&raw mut poll, 1, ms) == 1 }
+    };
+    let nic = nic();
+    let ptag = Ptag::new(&nic).expect("a tag");
+    let cq = Cq::new(&nic, 16).expect("a queue");
+    let error = cq.arm().expect_err("no descriptor yet");
+    assert_eq!(error.code(), Some(Code::InvalidParameter));
+    let fd = cq.fd().expect("a descriptor");
+    let (client, server) = pair(&nic, "fd", vi(&ptag, 0, None), vi(&ptag, 2, Some(&cq)));
+    cq.arm().expect("armed");
+    assert!(!readable(fd, 0));
+    client.post_send(send(&ptag, b"1")).expect("posted");
+    assert!(readable(fd, 20_000));
+    assert_eq!(
+        cq.done().expect("no error").map(|entry| entry.vi),
+        Some(server.id())
+    );
+    cq.arm().expect("armed");
+    assert!(!readable(fd, 0));
 }
 
 #[test]

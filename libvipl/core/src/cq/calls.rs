@@ -5,6 +5,7 @@
 //! nothing; while no others are active, only periodically.
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,9 +13,10 @@ use vipl_abi::*;
 use vipl_sys::cancel;
 use vipl_sys::clock::Instant;
 
+use super::event::Event;
 use super::hot::Hot;
 use super::lent::Lender;
-use super::queue::{Cq, Entry};
+use super::queue::{Cq, Entry, Request};
 use crate::clock;
 use crate::error::Error;
 use crate::handlers;
@@ -107,6 +109,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         waiters: Waiters::new(),
         handle,
         nic: Lender::new(nic.clone()),
+        event: None,
     });
     let handle = inserted.ok_or_else(|| {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);
@@ -365,7 +368,63 @@ pub fn notify(
     let mut cq = lock(handle)?;
     let handler = handler.ok_or(Error::InvalidParameter)?;
     handlers::start(&cq.nic)?;
-    cq.waiters.request(handler, context.addr());
+    cq.waiters
+        .request(Request::Handler(handler), context.addr());
+    cq.nic.count_requests(1);
+    cq.serve_waiters();
+    Ok(())
+}
+
+/// vipl_cq_fd.
+pub fn fd(handle: VIP_CQ_HANDLE) -> Result<RawFd, Error> {
+    let mut cq = lock(handle)?;
+    if let Some(event) = &cq.event {
+        return Ok(event.number());
+    }
+    // It makes progress on the NIC while the CQ is armed.
+    handlers::start(&cq.nic)?;
+    let event = Event::new().map_err(|error| {
+        log_failure!(
+            "cq",
+            handle.addr(),
+            "no descriptor for the events of a CQ: {error}"
+        );
+        Error::Resource
+    })?;
+    Ok(cq.event.insert(event).number())
+}
+
+/// vipl_cq_arm. The order of the steps loses nothing: what completes before the event is cleared is found by the poll, and what
+/// completes after the poll finds the event in the line.
+pub fn arm(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
+    let mut cq = lock(handle)?;
+    let Some(event) = &mut cq.event else {
+        log_failure!(
+            "cq",
+            handle.addr(),
+            "vipl_cq_arm refused: the CQ has no descriptor; call vipl_cq_fd first"
+        );
+        return Err(Error::InvalidParameter);
+    };
+    event.clear().map_err(|error| {
+        log_failure!("cq", handle.addr(), "vipl_cq_arm refused: {error}");
+        Error::Resource
+    })?;
+    cq.polls = SCAN_PERIOD - 1;
+    let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
+    let unserved = !cq.entries.is_empty() && cq.waiters.is_empty();
+    match &mut cq.event {
+        // In the line already, perhaps by another thread.
+        Some(event) if event.armed => return Ok(()),
+        // Under load: the handler thread sleeps on.
+        Some(event) if unserved => {
+            event.raise();
+            return Ok(());
+        }
+        Some(event) => event.armed = true,
+        None => return Err(Error::InvalidParameter),
+    }
+    cq.waiters.request(Request::Event, 0);
     cq.nic.count_requests(1);
     cq.serve_waiters();
     Ok(())

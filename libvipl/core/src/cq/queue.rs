@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use vipl_abi::*;
 
+use super::event::Event;
 use super::hot::Hot;
 use super::lent::Lender;
 use crate::nic::events::{CqNotifyHandler, Job};
@@ -22,6 +23,15 @@ pub struct Entry {
     pub recv: bool,
 }
 
+/// What a waiter that is no thread gets.
+#[derive(Clone, Copy)]
+pub(super) enum Request {
+    /// A call with the oldest entry, which is removed.
+    Handler(CqNotifyHandler),
+    /// The event that there is an entry, which stays.
+    Event,
+}
+
 /// One completion queue. `V` identifies a VI.
 pub(crate) struct Cq<V: 'static> {
     pub(super) entries: VecDeque<Entry>,
@@ -32,9 +42,11 @@ pub(crate) struct Cq<V: 'static> {
     pub(super) capacity: usize,
     pub(super) overflowed: bool,
     pub(super) attached: u32,
-    pub(super) waiters: Waiters<CqNotifyHandler, Entry>,
+    pub(super) waiters: Waiters<Request, Entry>,
     pub(super) handle: VIP_CQ_HANDLE,
     pub(crate) nic: Lender,
+    /// For event loops; most queues have none.
+    pub(super) event: Option<Event>,
 }
 
 // SAFETY: handles are plain values.
@@ -54,32 +66,51 @@ impl<V> Cq<V> {
     /// Delivers entries to the waiters, in order of arrival.
     pub(super) fn serve_waiters(&mut self) {
         let mut woken = false;
+        let mut served = 0;
         let mut notified = Vec::new();
         while !self.entries.is_empty() {
             let Some(waiter) = self.waiters.next() else {
                 break;
             };
-            let Some(entry) = self.pop() else { break };
             match waiter {
                 Waiter::Thread { ticket, .. } => {
+                    let Some(entry) = self.pop() else { break };
                     self.waiters.deliver(ticket, entry);
                     woken = true;
                 }
-                Waiter::Notify { handler, context } => notified.push(Job::Entry {
-                    handler,
-                    context,
-                    cq: self.handle.addr(),
-                    vi: entry.vi.addr(),
-                    recv: entry.recv,
-                }),
+                Waiter::Notify { handler, context } => {
+                    served += 1;
+                    match handler {
+                        Request::Event => self.raise_event(),
+                        Request::Handler(handler) => {
+                            let Some(entry) = self.pop() else { break };
+                            notified.push(Job::Entry {
+                                handler,
+                                context,
+                                cq: self.handle.addr(),
+                                vi: entry.vi.addr(),
+                                recv: entry.recv,
+                            });
+                        }
+                    }
+                }
             }
         }
         if woken {
             self.nic.wake();
         }
+        if served > 0 {
+            self.nic.count_requests(-served);
+        }
         if !notified.is_empty() {
-            self.nic.count_requests(-(notified.len() as i32));
             self.nic.push(notified);
+        }
+    }
+
+    fn raise_event(&mut self) {
+        if let Some(event) = &mut self.event {
+            event.armed = false;
+            event.raise();
         }
     }
 }
