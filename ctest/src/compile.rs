@@ -210,6 +210,11 @@ pub fn program_over_stub(build: Build, name: &str) -> PathBuf {
     })
 }
 
+/// The programs were compiled before: `CTEST_COMPILED`.
+pub fn are_compiled() -> bool {
+    std::env::var_os("CTEST_COMPILED").is_some()
+}
+
 /// Makes a file once per run of the tests.
 fn once(file: PathBuf, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
     type Once = Arc<OnceLock<()>>;
@@ -220,6 +225,9 @@ fn once(file: PathBuf, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
         Arc::clone(made.entry(file.clone()).or_default())
     };
     once.get_or_init(|| {
+        if are_compiled() && file.exists() {
+            return;
+        }
         // A name of its own for each test program: they may run at the same time.
         let output = file.with_extension(std::process::id().to_string());
         std::fs::rename(make(&output), &file).expect("rename");

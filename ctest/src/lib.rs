@@ -13,6 +13,7 @@
 //!
 //! - `CTEST_LIBDIR`: a folder with an installed library; nothing is built then
 //! - `CTEST_NO_BUILD`: the workspace is built already with this profile
+//! - `CTEST_COMPILED`: so are the C programs, for a system on which a compiler takes minutes
 //! - `CC`, `CXX`: the compilers, otherwise `cc` and `c++`
 
 mod agent;
@@ -26,7 +27,8 @@ mod tool;
 
 pub use agent::Agent;
 pub use compile::{
-    CompilerChoice, Program, find_tool, headers, program, program_of, program_over_stub, source,
+    CompilerChoice, Program, are_compiled, find_tool, headers, program, program_of,
+    program_over_stub, source,
 };
 pub use exit::until_exit;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};

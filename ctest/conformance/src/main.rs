@@ -23,6 +23,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 
@@ -52,12 +53,18 @@ struct Options {
     /// Only runs whose name contains one of these; assertions are not judged then
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     filter: Vec<String>,
+    /// Begin with another run every day, for a choice of runs that may be cut off
+    #[arg(long)]
+    rotate: bool,
     /// Print the names of the runs and what each has to show
     #[arg(long)]
     list: bool,
     /// Print what each run has reported
     #[arg(long)]
     verbose: bool,
+    /// Only compile the programs, also those of devices that this machine does not have
+    #[arg(long)]
+    compile: bool,
     /// Only check that assertions, plan and programs name the same things
     #[arg(long)]
     ids: bool,
@@ -97,17 +104,23 @@ fn suite(options: &Options) -> Result<bool, String> {
         println!("SKIP no library or C compiler for i386: cargo xtask cross builds the library");
         return Ok(true);
     }
-    if !options.list {
+    if !options.list && !options.compile {
         providers.retain(is_present);
     }
     let runs = plan::runs(&providers, &options.class);
     let filters = &options.filter;
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|one| name.contains(one));
-    let able: Vec<_> = runs
+    let mut able: Vec<_> = runs
         .iter()
         .copied()
         .filter(|r| r.lacks().is_empty() && wanted(&r.to_string()))
         .collect();
+    if options.rotate && !able.is_empty() {
+        let day = SystemTime::now().duration_since(UNIX_EPOCH);
+        let day = day.map_or(0, |time| time.as_secs() / 86_400);
+        let first = day.wrapping_mul(37) % able.len() as u64;
+        able.rotate_left(first as usize);
+    }
     if options.list {
         let texts: BTreeMap<&str, &str> =
             assertions::all().iter().map(|a| (a.id, a.text)).collect();
@@ -117,6 +130,9 @@ fn suite(options: &Options) -> Result<bool, String> {
     }
     let plugins = provider::plugin_path();
     run::compile(&able, options.jobs);
+    if options.compile {
+        return Ok(complaints.is_empty());
+    }
     let outcomes = run::all(&able, options.jobs, &plugins);
     if options.verbose {
         for outcome in &outcomes {

@@ -37,10 +37,12 @@ pub(crate) const NIC_FAILURE: Abilities = Abilities(256);
 pub(crate) const NO_READ: Abilities = Abilities(512);
 /// Takes whatever is sent on Unreliable, however fast. Memory of one host does; a network does not.
 pub(crate) const NO_OVERRUN: Abilities = Abilities(1024);
+/// Bears it when memory is unmapped while it is registered. A device that pins pages goes on using them.
+pub(crate) const UNMAPPING: Abilities = Abilities(2048);
 /// Nothing in particular.
 pub(crate) const NONE: Abilities = Abilities(0);
 
-const NAMES: [(Abilities, &str); 11] = [
+const NAMES: [(Abilities, &str); 12] = [
     (U, "Unreliable"),
     (RD, "Reliable Delivery"),
     (RR, "Reliable Reception"),
@@ -52,6 +54,10 @@ const NAMES: [(Abilities, &str); 11] = [
     (NIC_FAILURE, "failure of the whole NIC"),
     (NO_READ, "a device without RDMA Read"),
     (NO_OVERRUN, "a network that is never overrun"),
+    (
+        UNMAPPING,
+        "memory that may be unmapped while it is registered",
+    ),
 ];
 
 impl Abilities {
@@ -118,7 +124,9 @@ const RDMA: &str = "/sys/class/infiniband";
 const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
 
 /// What the Ethernet device class can do, whatever the card.
-const ETHERNET: Abilities = U.and(RD).and(RR).and(WRITE).and(READ).and(DISCOVERY);
+const ETHERNET: Abilities = RDMA_NIC.and(UNMAPPING);
+/// What an RDMA NIC can do.
+const RDMA_NIC: Abilities = U.and(RD).and(RR).and(WRITE).and(READ).and(DISCOVERY);
 
 /// All of them.
 pub(crate) const PROVIDERS: &[Provider] = &[
@@ -132,7 +140,8 @@ pub(crate) const PROVIDERS: &[Provider] = &[
             .and(WRITE)
             .and(READ)
             .and(DISCOVERY)
-            .and(VINIC),
+            .and(VINIC)
+            .and(UNMAPPING),
         ways: &[
             Way {
                 name: "single-copy",
@@ -150,7 +159,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         device: "clan:",
         source: None,
         // RDMA Read is what the card did not have: it is turned on here.
-        abilities: U.and(RD).and(RR).and(WRITE).and(READ).and(DISCOVERY),
+        abilities: ETHERNET,
         ways: &[
             Way {
                 name: "doorbells",
@@ -213,7 +222,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "verbs",
         device: "verbs:",
         source: None,
-        abilities: ETHERNET,
+        abilities: RDMA_NIC,
         ways: ONE_WAY,
         on_interface: false,
     },
@@ -221,7 +230,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "example-c",
         device: "example:",
         source: Some("../examples/plugin.c"),
-        abilities: RD.and(NO_READ),
+        abilities: RD.and(NO_READ).and(UNMAPPING),
         ways: ONE_WAY,
         on_interface: false,
     },
@@ -229,7 +238,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "example-rs",
         device: "example_rs:",
         source: Some("../examples/plugin-rs"),
-        abilities: RD.and(NO_READ),
+        abilities: RD.and(NO_READ).and(UNMAPPING),
         ways: ONE_WAY,
         on_interface: false,
     },
@@ -262,7 +271,7 @@ impl Provider {
 
     /// What programs find in `CTEST_LACKS`: abilities that VIPL has no attribute for.
     pub(crate) fn lacks(&self) -> String {
-        self.abilities.lacking(WRITE).to_string()
+        self.abilities.lacking(WRITE.and(UNMAPPING)).to_string()
     }
 
     /// Builds a plug-in that does not come with the library; gives its folder.
@@ -273,6 +282,9 @@ impl Provider {
         }
         let dir = work_dir().join("conformance").join(self.name);
         let plugin = self.device.trim_end_matches(':');
+        if vipl_ctest::are_compiled() {
+            return Some(dir);
+        }
         Program::new(source(file))
             .flag("-O2")
             .shared()

@@ -45,6 +45,7 @@ const STEPS: &[Step] = &[
     )
     .needs("build"),
     step("conformance", CONFORMANCE).needs("build"),
+    step("verbs", VERBS).needs("build"),
     step("man", &["man", "--check", "--no-build"]).needs("build"),
     step("install", &["smoke", "--dev"]).needs("build"),
     step("abi", &["abi", "--check", "--dev"]).needs("build"),
@@ -63,6 +64,18 @@ const CONFORMANCE: &[&str] = &[
     "--check",
     "--provider",
     "loopback,example-c,sim",
+];
+
+/// In a guest with an RDMA device.
+const VERBS: &[&str] = &[
+    "conformance",
+    "--no-build",
+    "--provider",
+    "verbs",
+    "--jobs",
+    "2",
+    "--filter",
+    "simple_strict_two,errors_strict_two,memory_strict_two,notify_strict_two,rdma_strict_one_RR",
 ];
 
 /// Runs the command; true if all is well.

@@ -1,11 +1,16 @@
 //! `cargo xtask conformance`: runs the conformance suite, the crate `ctest/conformance`.
 
+use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
 
 use crate::Result;
-use crate::workspace::{build, built, run as run_program};
+use crate::guest::{Guest, good};
+use crate::workspace::{build, built, root, run as run_program};
+
+/// Limit of a guest for the suite, in seconds: the suite takes half an hour, on a busy machine hours.
+const LONG: u32 = 36_000;
 
 /// Arguments of `cargo xtask conformance`.
 #[derive(Args)]
@@ -14,6 +19,9 @@ pub(crate) struct Options {
     /// The build is up to date
     #[arg(long)]
     no_build: bool,
+    /// For the plug-in verbs: run what a guest manages in so many seconds, another part every day
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u32>,
     /// Options of the suite, see --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -24,9 +32,59 @@ pub(crate) fn run(options: &Options) -> Result {
     if !options.no_build {
         build()?;
     }
+    if takes_guest(&options.arguments) {
+        return in_guest(options);
+    }
+    suite(&options.arguments)
+}
+
+fn suite(arguments: &[String]) -> Result {
     run_program(
         Command::new(built()?.join("vipl-conformance"))
-            .args(&options.arguments)
+            .args(arguments)
             .env("CTEST_NO_BUILD", "1"),
     )
+}
+
+/// Programs are to be run on `verbs` alone, and this machine has no RDMA device.
+fn takes_guest(arguments: &[String]) -> bool {
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    let provider = arguments
+        .windows(2)
+        .any(|two| two == ["--provider", "verbs"]);
+    let devices = || Path::new("/sys/class/infiniband").read_dir();
+    (provider || has("--provider=verbs"))
+        && !["--list", "--ids", "--compile", "--help"]
+            .into_iter()
+            .any(has)
+        && !devices().is_ok_and(|mut all| all.next().is_some())
+}
+
+/// Compiles the programs here, and runs the suite in a guest that may write its page.
+fn in_guest(options: &Options) -> Result {
+    let guest = Guest::new(options.within.unwrap_or(LONG), Some(root().join("docs")));
+    let kernel = match guest.prepare() {
+        Ok(kernel) => kernel,
+        Err(why) => {
+            println!("test verbs ... ignored, {why}");
+            return Ok(());
+        }
+    };
+    let mut arguments = options.arguments.clone();
+    arguments.push("--compile".to_owned());
+    suite(&arguments)?;
+    let program = built()?.join("vipl-conformance");
+    let mut command = ["env", "CTEST_COMPILED=1"].map(str::to_owned).to_vec();
+    command.push(program.to_string_lossy().into_owned());
+    command.extend(options.arguments.iter().cloned());
+    if options.within.is_some() {
+        command.push("--rotate".to_owned());
+    }
+    match (guest.run(&kernel, &command)?, options.within) {
+        (None, Some(seconds)) => {
+            println!("SKIP the runs that a guest did not manage in {seconds} s");
+            Ok(())
+        }
+        (status, _) => good(status),
+    }
 }

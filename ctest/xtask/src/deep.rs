@@ -56,6 +56,7 @@ const STEPS: &[Step] = &[
     ),
     step("advisories", &["advisories"]),
     step("bare", &["bare"]),
+    step("verbs", VERBS).needs("build").share(30, 120),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(50, 60),
     step(
         "soak",
@@ -93,6 +94,18 @@ const DEVICES: &[&str] = &[
     "--check",
     "--provider",
     "tulip,gnic2,clan,clan-net,ip,example-rs",
+];
+/// In a guest with an RDMA device: all that there is time for.
+const VERBS: &[&str] = &[
+    "conformance",
+    "--no-build",
+    "--within",
+    SECONDS,
+    "--provider",
+    "verbs",
+    "--jobs",
+    "3",
+    "--check",
 ];
 /// What is different in a build of 32 bits: assembly, shared memory, system calls.
 const I386_UNIT: &[&str] = &[

@@ -6,6 +6,7 @@
 //!   QEMU, without KVM ◀─────────────────────────────────────────┘
 //!     / is this machine's, read-only by 9p, with a layer in memory above it; the command runs in the same folder
 //!     rxe0 is an RDMA device over the interface dummy0, 10.9.0.1
+//!     time passes with the instructions that are executed
 //! ```
 //!
 //! Nothing is installed, and root is not needed: a program that works here works in the guest, at a tenth of the speed.
@@ -14,7 +15,7 @@ mod archive;
 mod kernel;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -39,14 +40,19 @@ const NEEDS: &[(&str, &str)] = &[
     ("apt-get", "apt"),
 ];
 
-/// Arguments of `cargo xtask guest`.
+/// The kernel of a guest, unless another one is asked for.
+const KERNEL: &str = "6.12";
+/// Its memory in MiB.
+const MEMORY: u32 = 1024;
+
+/// What a guest is.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct Guest {
     /// The version of Debian's kernel, as in the package linux-image-VERSION-amd64
-    #[arg(long, value_name = "VERSION", default_value = "6.12")]
+    #[arg(long, value_name = "VERSION", default_value = KERNEL)]
     kernel: String,
     /// Memory of the guest in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY)]
     memory: u32,
     /// Processors of the guest
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -54,67 +60,92 @@ pub(crate) struct Options {
     /// End the guest after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u32,
+    /// A folder whose files the command may change
+    #[arg(long, value_name = "FOLDER")]
+    writable: Option<PathBuf>,
+}
+
+/// Arguments of `cargo xtask guest`.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    guest: Guest,
     /// The build is up to date
     #[arg(long)]
     no_build: bool,
-    /// Do nothing where a program for it is missing
-    #[arg(long)]
-    or_skip: bool,
-    /// The command [default: the conformance suite on the plug-in verbs]
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The command
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "COMMAND"
+    )]
     command: Vec<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result {
-    let missing: Vec<&str> = NEEDS
-        .iter()
-        .filter(|(program, _)| !in_path(program) && !Path::new("/usr/sbin").join(program).exists())
-        .map(|(_, package)| *package)
-        .collect();
-    if !missing.is_empty() {
-        let why = format!("a guest needs the packages {}", missing.join(", "));
-        if options.or_skip {
-            println!("SKIP {why}");
-            return Ok(());
-        }
-        return Err(why.into());
-    }
     if !options.no_build {
         build()?;
     }
-    let command = match options.command.as_slice() {
-        [] => suite()?,
-        command => command.to_vec(),
-    };
-    let folder = Workspace::load()?.target.join("guest");
-    std::fs::create_dir_all(&folder)?;
-    let kernel = Kernel::of(&folder, &options.kernel)?;
-    let image = folder.join(format!("initramfs-{}.cpio", std::process::id()));
-    std::fs::write(&image, initramfs(&kernel, &command)?)?;
-    let status = boot(options, &kernel, &image);
-    std::fs::remove_file(&image)?;
-    match status? {
-        Some(0) => Ok(()),
-        Some(status) => Err(format!("the command ended with status {status}").into()),
-        None => Err(format!(
-            "the guest ended without a result; it may have taken more than {} seconds",
-            options.limit
-        )
-        .into()),
+    let kernel = options.guest.prepare()?;
+    good(options.guest.run(&kernel, &options.command)?)
+}
+
+impl Guest {
+    /// A guest as it is without options, but for its limit in seconds and the folder that it may change.
+    pub(crate) fn new(limit: u32, writable: Option<PathBuf>) -> Guest {
+        Guest {
+            kernel: KERNEL.to_owned(),
+            memory: MEMORY,
+            processors: 1,
+            limit,
+            writable,
+        }
+    }
+
+    /// Gets the kernel, by a download the first time. The error is what this machine lacks.
+    pub(crate) fn prepare(&self) -> Result<Kernel> {
+        let missing: Vec<&str> = NEEDS
+            .iter()
+            .filter(|(program, _)| {
+                !in_path(program) && !Path::new("/usr/sbin").join(program).exists()
+            })
+            .map(|(_, package)| *package)
+            .collect();
+        if !missing.is_empty() {
+            return Err(format!("a guest needs the packages {}", missing.join(", ")).into());
+        }
+        let folder = Workspace::load()?.target.join("guest");
+        std::fs::create_dir_all(&folder)?;
+        Kernel::of(&folder, &self.kernel)
+    }
+
+    /// Runs a command in a guest, and prints what it prints; its status, or `None` if time was up before.
+    pub(crate) fn run(&self, kernel: &Kernel, command: &[String]) -> Result<Option<i32>> {
+        let folder = Workspace::load()?.target.join("guest");
+        let image = folder.join(format!("initramfs-{}.cpio", std::process::id()));
+        std::fs::write(
+            &image,
+            initramfs(kernel, command, self.writable.as_deref())?,
+        )?;
+        let status = boot(self, kernel, &image);
+        std::fs::remove_file(&image)?;
+        status
     }
 }
 
-/// The conformance suite, one run at a time.
-fn suite() -> Result<Vec<String>> {
-    let program = crate::workspace::built()?.join("vipl-conformance");
-    let program = program.to_string_lossy().into_owned();
-    let options = ["--provider", "verbs", "--jobs", "1"].map(str::to_owned);
-    Ok([program].into_iter().chain(options).collect())
+/// A command that has not ended with 0 is an error.
+pub(crate) fn good(status: Option<i32>) -> Result {
+    match status {
+        Some(0) => Ok(()),
+        Some(status) => Err(format!("the command ended with status {status}").into()),
+        None => Err("the guest was ended before the command: --limit".into()),
+    }
 }
 
 /// The first file system: a shell, the modules in the order of their loading, and the command.
-fn initramfs(kernel: &Kernel, command: &[String]) -> Result<Vec<u8>> {
+fn initramfs(kernel: &Kernel, command: &[String], writable: Option<&Path>) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in [
         "bin", "modules", "proc", "sys", "dev", "host", "layer", "root",
@@ -130,6 +161,10 @@ fn initramfs(kernel: &Kernel, command: &[String]) -> Result<Vec<u8>> {
         order += &format!("{name}\n");
     }
     archive.file("modules/order", order.as_bytes());
+    if let Some(folder) = writable {
+        let folder = folder.canonicalize()?;
+        archive.file("changes", folder.to_string_lossy().as_bytes());
+    }
     let folder = std::env::current_dir()?;
     let mut script = format!("cd {}\n", quoted(&folder.to_string_lossy()));
     for name in ["PATH", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "VIPL_LOG"] {
@@ -160,7 +195,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Runs the guest and prints what it prints; returns the status of the command.
-fn boot(options: &Options, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
+fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
     println!("guest: booting Linux {} without KVM", kernel.release());
     let begun = Instant::now();
     let mut qemu = Command::new("timeout");
@@ -175,12 +210,20 @@ fn boot(options: &Options, kernel: &Kernel, image: &Path) -> Result<Option<i32>>
         .arg(image)
         .args([
             "-append",
-            "console=ttyS0 quiet panic=-1 no_timer_check noapic mitigations=off",
+            "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check noapic mitigations=off",
         ])
         .args(["-virtfs", FOLDER])
+        .args(["-icount", CLOCK])
         .args(["-device", "virtio-rng-pci"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
+    if let Some(folder) = &options.writable {
+        let folder = folder.display();
+        qemu.args([
+            "-virtfs",
+            &format!("local,path={folder},mount_tag=writable,security_model=none"),
+        ]);
+    }
     let mut guest = qemu.spawn().map_err(|error| format!("timeout: {error}"))?;
     let console = guest.stdout.take().expect("a pipe");
     let mut status = None;
@@ -195,11 +238,19 @@ fn boot(options: &Options, kernel: &Kernel, image: &Path) -> Result<Option<i32>>
         }
         out.flush()?;
     }
-    guest.wait()?;
+    let ended = guest.wait()?;
     println!("guest: {:.0} s", begun.elapsed().as_secs_f64());
-    Ok(status)
+    match (status, ended.code()) {
+        (Some(status), _) => Ok(Some(status)),
+        (None, Some(TIMEOUT)) => Ok(None),
+        (None, _) => Err("the guest ended without a result".into()),
+    }
 }
 
+/// The status of the program `timeout` when time was up.
+const TIMEOUT: i32 = 124;
+/// An instruction takes two nanoseconds of the guest, however slow this machine is: limits of time there are limits of work.
+const CLOCK: &str = "shift=1,sleep=on";
 /// This machine's files, read-only.
 const FOLDER: &str = "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
 

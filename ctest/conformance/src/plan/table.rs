@@ -4,7 +4,7 @@ use super::{
     BOTH, DEFAULT, Elsewhere, Entry, LEVELS, Level, RELIABLE, RustTest, STRICT, Shows, alone, ids,
     sides,
 };
-use crate::provider::{DISCOVERY, NO_READ, RD, READ, U, VINIC, WRITE};
+use crate::provider::{DISCOVERY, NO_READ, RD, READ, U, UNMAPPING, VINIC, WRITE};
 
 const LARGE: &[(&str, &str)] = &[("VIPL_MAX_TRANSFER_SIZE", "4194304")];
 /// Memory of `vipl_alloc`, which peers on loopback map.
@@ -97,9 +97,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         .needs(RD.and(WRITE))
         .two_only()
         .allow(&["vipl_alloc", "vipl_free"]),
-    &sides("memory", STRICT, &[ids("DERR-07 MEM-04 MEM-16 MEM-18..23")])
-        .needs(U)
-        .all_ways(),
+    &sides("memory", STRICT, MEMORY).needs(U).all_ways(),
     &sides("beyond", DEFAULT, BEYOND).at(LEVELS).all_ways(),
     &sides("beyond", STRICT, BEYOND).at(LEVELS).two_only(),
     &sides("forked", BOTH, &[ids("COMPAT-14 MEM-24..25")]),
@@ -140,6 +138,10 @@ const COMPAT: &[Shows] = &[
     ids("COMPAT-08 COMPAT-10"),
     ids("COMPAT-03..07 POST-02 VI-10 VI-13").default_mode(),
     ids("COMPAT-01..02").default_mode().needs(WRITE),
+];
+const MEMORY: &[Shows] = &[
+    ids("DERR-07 MEM-04 MEM-16 MEM-18..22"),
+    ids("MEM-23").needs(UNMAPPING),
 ];
 const BEYOND: &[Shows] = &[ids("COMPAT-19..20").default_mode(), ids("MEM-07").strict()];
 const XFER: &[Shows] = &[

@@ -13,6 +13,9 @@ $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose host
 $b mount -t tmpfs tmpfs /layer
 $b mkdir /layer/upper /layer/work
 $b mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root || echo "guest: no overlay"
+if [ -f /changes ]; then
+    $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none writable "/root$($b cat /changes)" || echo "guest: no writable folder"
+fi
 for one in proc sys dev; do $b mount --move /$one /root/$one; done
 $b mkdir -p /root/dev/shm /root/dev/pts
 for one in tmp run dev/shm; do $b mount -t tmpfs tmpfs /root/$one; done
@@ -32,5 +35,8 @@ echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s"
 END
 $b chroot /root /bin/sh /run/setup
 $b chroot /root /bin/sh /run/command
-echo "GUEST-STATUS $?"
+status=$?
+# What the kernel says if something went wrong, but not what an RDMA device says of each error that a test makes.
+[ $status = 0 ] || $b dmesg | $b grep -v ' rxe0: ' | $b tail -n 20
+echo "GUEST-STATUS $status"
 $b poweroff -f

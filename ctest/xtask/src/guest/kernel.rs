@@ -126,9 +126,10 @@ fn unpack(root: &Path, version: &str) -> Result {
     let _ = std::fs::remove_dir_all(root);
     std::fs::create_dir_all(root)?;
     println!("guest: downloading {package}, some 100 MB, once");
-    run(Command::new("apt-get")
-        .args(["download", "--quiet", package])
-        .current_dir(root))?;
+    run(Command::new("timeout")
+        .args(["600", "apt-get", "download", "--quiet", package])
+        .current_dir(root))
+    .map_err(|error| format!("{package} cannot be downloaded: {error}"))?;
     let file = first(root)?;
     println!("guest: unpacking it");
     let unpack =
