@@ -2,9 +2,10 @@
 //!
 //! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
 //! the archive) and by CMake, runs each, prints values in gdb, runs an installed tool and a job of MPI, uninstalls, and
-//! looks for left-over files.
+//! looks for left-over files. Each file must belong to the packages, too.
 
 mod consumers;
+mod packages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Result {
     consumers::gdb(&bench)?;
     bench.tool()?;
     bench.job()?;
+    packages::check(&prefix, files(&prefix)?.iter().map(PathBuf::as_path))?;
     uninstall::run(&uninstall::Options { place: place() })?;
     let left = files(&prefix)?;
     if left.is_empty() {
