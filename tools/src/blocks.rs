@@ -65,6 +65,35 @@ impl Blocks {
     }
 }
 
+/// Takes so many turns, numbered from 1, and returns half the median time of one in ns: the way there, or
+/// back. Both sides take equally many when they are given the same number.
+///
+/// # Errors
+/// Those of a turn.
+#[inline(always)]
+pub fn median_turn(turns: u64, mut take: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let (mut blocks, mut taken) = (Blocks::new(turns), 0);
+    let mut turn = 0;
+    while taken < turns {
+        taken += blocks.take(turns - taken, || {
+            turn += 1;
+            take(turn)
+        })?;
+    }
+    Ok(blocks.median() / 2.0)
+}
+
+/// Turns that take some ten milliseconds.
+#[must_use]
+pub fn turns_for(size: usize) -> u64 {
+    match size {
+        0..=64 => 20_000,
+        65..=4096 => 8_000,
+        4097..=65536 => 1_600,
+        _ => 160,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

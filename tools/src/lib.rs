@@ -7,12 +7,13 @@
 //!   sys                       the system
 //!   nic, region, descriptor, endpoint, cq     unowned descriptors of many VIs in one region
 //!   control, request, rendezvous, session, server  two processes that do something together
-//!   pingpong, blocks          measuring
+//!   pingpong, blocks, arena, placement     measuring
 //!   size, stats, patience, report, host, options, pin   helpers
 //! ```
 //!
-//! `unsafe` is confined to `sys`, `nic`, `region`, `descriptor`, `endpoint` and `cq`.
+//! `unsafe` is confined to `sys`, `arena`, `nic`, `region`, `descriptor`, `endpoint` and `cq`.
 
+pub mod arena;
 pub mod blocks;
 pub mod control;
 pub mod cq;
@@ -25,6 +26,7 @@ pub mod options;
 pub mod patience;
 pub mod pin;
 pub mod pingpong;
+pub mod placement;
 pub mod region;
 pub mod rendezvous;
 pub mod report;

@@ -12,8 +12,8 @@ use vipl_tools::stats::{agreed, median};
 
 use crate::company::Company;
 use crate::machine::Session;
-use crate::placement::Placement;
 use crate::reference::Reference;
+use vipl_tools::placement::Placement;
 
 /// What a test is asked for, one size at a time.
 #[derive(Clone, Copy, Debug)]

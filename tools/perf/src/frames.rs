@@ -20,8 +20,8 @@ use vipl_tools::patience::Patience;
 use vipl_tools::rendezvous::Side;
 use vipl_tools::{Error, Result, sys};
 
-use crate::limits::median_turn;
 use crate::link::Link;
+use vipl_tools::blocks::median_turn;
 
 /// The type of these frames; for local experiments (IEEE 802), and not that of VIPL's own frames.
 const ETHERTYPE: u16 = 0x88B7;

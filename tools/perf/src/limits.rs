@@ -1,38 +1,11 @@
-//! Measuring what the machine can do at all: blocks of turns, and copies in one process.
+//! Measuring what the machine can do at all: copies in one process.
 
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use vipl_tools::blocks::Blocks;
 use vipl_tools::stats::median;
 use vipl_tools::{Result, sys};
-
-/// Takes so many turns, numbered from 1, and returns half the median time of one in ns: the way there, or
-/// back. Both sides take equally many when they are given the same number.
-#[inline(always)]
-pub(crate) fn median_turn(turns: u64, mut take: impl FnMut(u64) -> Result<()>) -> Result<f64> {
-    let (mut blocks, mut taken) = (Blocks::new(turns), 0);
-    let mut turn = 0;
-    while taken < turns {
-        taken += blocks.take(turns - taken, || {
-            turn += 1;
-            take(turn)
-        })?;
-    }
-    Ok(blocks.median() / 2.0)
-}
-
-/// Turns that take some ten milliseconds.
-#[must_use]
-pub(crate) fn turns_for(size: usize) -> u64 {
-    match size {
-        0..=64 => 20_000,
-        65..=4096 => 8_000,
-        4097..=65536 => 1_600,
-        _ => 160,
-    }
-}
 
 /// Hot copies between two buffers of this process, in GB/s.
 ///

@@ -20,12 +20,13 @@ use vipl_tools::request::{TURNS_MAX, number, unknown};
 use vipl_tools::session::Local;
 use vipl_tools::sys;
 
-use crate::arena::{ARENA_BYTES, Arena, RAW_MAX};
 use crate::cable::{self, Cable, Cables};
-use crate::limits::{self, Buffers};
+use crate::limits::Buffers;
 use crate::peers::Peers;
 use crate::process_vm::{self, Remote};
 use crate::usage;
+use vipl_tools::arena::{ARENA_BYTES, Arena, RAW_MAX};
+use vipl_tools::blocks::turns_for;
 
 /// The two processes.
 pub(crate) type Session = vipl_tools::session::Session<Own>;
@@ -94,7 +95,7 @@ pub(crate) fn one_way(session: &mut Session, bytes: usize) -> Result<Option<f64>
     if bytes > RAW_MAX {
         return Ok(None);
     }
-    let turns = limits::turns_for(bytes);
+    let turns = turns_for(bytes);
     session.own()?.arena.reset();
     session.ask(&json!({"op": "limit-turns", "size": bytes, "turns": turns}))?;
     let arena = &session.own()?.arena;

@@ -1,7 +1,6 @@
 //! `vip_perf`: how fast VIPL is on this machine, absolutely and by the machine's own limits.
 
 mod alone;
-mod arena;
 mod bench;
 mod cable;
 mod cli;
@@ -22,7 +21,6 @@ mod output;
 mod overlap;
 mod peers;
 mod pinned;
-mod placement;
 mod process_vm;
 mod profiled;
 mod random;
@@ -44,6 +42,7 @@ use vipl_client::Library;
 use vipl_tools::nic::Nic;
 use vipl_tools::options;
 use vipl_tools::pin::Pair;
+use vipl_tools::placement;
 use vipl_tools::report;
 use vipl_tools::session::needs_self;
 use vipl_tools::{Error, Result, host, sys};

@@ -11,8 +11,9 @@ use vipl_tools::rendezvous::Side;
 use vipl_tools::stats::median;
 use vipl_tools::{Error, Result};
 
-use crate::arena::{Arena, until};
-use crate::limits::{Buffers, median_turn};
+use crate::limits::Buffers;
+use vipl_tools::arena::{Arena, until};
+use vipl_tools::blocks::median_turn;
 
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +165,7 @@ pub(crate) fn copy_halves(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::ARENA_BYTES;
+    use vipl_tools::arena::ARENA_BYTES;
     use vipl_tools::sys;
 
     fn myself(buffers: &mut Buffers, size: usize) -> Remote {

@@ -26,8 +26,8 @@ use vipl_tools::rendezvous::{CONNECT_MS, Rendezvous};
 use vipl_tools::stats::median;
 use vipl_tools::{Error, Result, options, sys};
 
-use crate::arena::{ARENA_BYTES, Arena};
 use crate::bench::{Figure, Params, figure};
+use vipl_tools::arena::{ARENA_BYTES, Arena};
 
 /// Processes at most: a connection's channel has eight bits for each of its two.
 pub(crate) const MOST: usize = 256;

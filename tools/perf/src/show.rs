@@ -4,8 +4,8 @@ use vipl_tools::report::{Table, number};
 use vipl_tools::size;
 
 use crate::bench::Measured;
-use crate::placement::Placement;
 use crate::reference::Reference;
+use vipl_tools::placement::Placement;
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;

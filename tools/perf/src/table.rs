@@ -10,10 +10,10 @@ use crate::bench::{Measured, Params};
 use crate::context::Context;
 use crate::machine::Session;
 use crate::peers::{Peer, Peers, in_path};
-use crate::placement::Placement;
 use crate::reference::Reference;
 use crate::show;
 use crate::tests::Test;
+use vipl_tools::placement::Placement;
 
 /// One line of the table.
 struct Line {

@@ -11,7 +11,7 @@ use vipl_tools::patience::Patience;
 use vipl_tools::rendezvous::Side;
 use vipl_tools::{Error, Result};
 
-use crate::limits::median_turn;
+use vipl_tools::blocks::median_turn;
 
 /// One end of a connection.
 pub(crate) struct Tcp {

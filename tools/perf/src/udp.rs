@@ -11,8 +11,8 @@ use vipl_tools::patience::Patience;
 use vipl_tools::rendezvous::Side;
 use vipl_tools::{Error, Result};
 
-use crate::limits::median_turn;
 use crate::tcp::again;
+use vipl_tools::blocks::median_turn;
 
 /// Headers of IPv6 and UDP; those of IPv4 are shorter.
 const HEADERS: usize = 48;

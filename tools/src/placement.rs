@@ -3,21 +3,21 @@
 //! The topology that the kernel reports says nothing on a virtual machine, whose processors also move. So a cache line
 //! decides, to and fro between the two, before and after each run.
 
-use vipl_tools::pin::{self, Pair};
-use vipl_tools::rendezvous::Side;
-use vipl_tools::{Error, Result, sys};
-
 use crate::arena::{ARENA_BYTES, Arena};
-use crate::limits::turns_for;
+use crate::pin::{self, Pair};
+use crate::rendezvous::Side;
+use crate::{Error, Result, sys};
 
 /// One way of a cache line in ns, the mean over many lines, below which two processors are near each other.
 const NEAR_NS: f64 = 120.0;
+/// Turns of a cache line: about sixty blocks, and a second or two where other programs use both processors.
+const TURNS: u64 = 4_000;
 /// Processors that are tried beside the first one, at most.
 const TRIED: usize = 24;
 
 /// The place of one processor beside another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Placement {
+pub enum Placement {
     /// A cache line takes less than 120 ns.
     Near,
     /// It takes longer.
@@ -26,7 +26,8 @@ pub(crate) enum Placement {
 
 impl Placement {
     /// By the one way of a cache line in ns.
-    pub(crate) fn of(line_ns: f64) -> Self {
+    #[must_use]
+    pub fn of(line_ns: f64) -> Self {
         if line_ns < NEAR_NS {
             Self::Near
         } else {
@@ -34,7 +35,9 @@ impl Placement {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
             Self::Far => "far",
@@ -46,7 +49,7 @@ impl Placement {
 ///
 /// # Errors
 /// A processor may no longer be used.
-pub(crate) fn pairs() -> Result<Vec<Pair>> {
+pub fn pairs() -> Result<Vec<Pair>> {
     let (first, others) = pin::first_of_each_core();
     if others.len() < 2 {
         return Ok(vec![Pair::choose()]);
@@ -73,11 +76,14 @@ fn chosen(timed: &[(Pair, f64)]) -> Vec<Pair> {
 }
 
 /// One way of a cache line between two processors in ns, by two threads of this process.
-fn line_ns(pair: Pair) -> Result<f64> {
+///
+/// # Errors
+/// A processor may no longer be used, or has no time for a thread.
+pub fn line_ns(pair: Pair) -> Result<f64> {
     let file = sys::anonymous_file(ARENA_BYTES)?;
     let play = |side: Side, cpu: usize| {
         sys::run_on(cpu)?;
-        Arena::new(&file)?.ping_pong(side, 0, turns_for(0))
+        Arena::new(&file)?.ping_pong(side, 0, TURNS)
     };
     std::thread::scope(|scope| {
         let server = scope.spawn(|| play(Side::Server, pair.1));

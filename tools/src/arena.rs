@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use vipl_sys::futex;
-use vipl_tools::patience::Patience;
-use vipl_tools::rendezvous::Side;
-use vipl_tools::stats::median;
-use vipl_tools::{Result, sys};
 
-use crate::limits::median_turn;
+use crate::blocks::median_turn;
+use crate::patience::Patience;
+use crate::rendezvous::Side;
+use crate::stats::median;
+use crate::{Result, sys};
 
 /// Largest message of the raw ping-pong.
-pub(crate) const RAW_MAX: usize = 1 << 20;
+pub const RAW_MAX: usize = 1 << 20;
 /// Bytes of the arena's file.
-pub(crate) const ARENA_BYTES: usize = BUFFERS + 2 * RAW_MAX;
+pub const ARENA_BYTES: usize = BUFFERS + 2 * RAW_MAX;
 
 /// Pairs of lines that the turns go through.
 const LINES: usize = 128;
@@ -46,7 +46,7 @@ const TAKEN: usize = 0;
 const FUTEX_NS: u64 = 1_000_000_000;
 
 /// Memory of two processes: words, lines and buffers.
-pub(crate) struct Arena {
+pub struct Arena {
     base: NonNull<u8>,
     own: [NonNull<u8>; 2],
 }
@@ -56,7 +56,7 @@ impl Arena {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn new(file: &File) -> Result<Self> {
+    pub fn new(file: &File) -> Result<Self> {
         let base = sys::map(ARENA_BYTES, Some(file))?;
         Ok(Self {
             base,
@@ -74,7 +74,7 @@ impl Arena {
     /// A shared word on a cache line of its own; there are 32.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+    pub fn word(&self, index: usize) -> &AtomicU64 {
         self.atomic(index % (WORDS / LINE_STRIDE) * LINE_STRIDE)
     }
 
@@ -91,7 +91,7 @@ impl Arena {
     }
 
     /// Sets all words, lines and slots to zero: before the peer begins to serve.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         for offset in (0..BUFFERS).step_by(SLOT) {
             self.atomic(offset).store(0, Ordering::SeqCst);
         }
@@ -102,7 +102,7 @@ impl Arena {
     ///
     /// # Errors
     /// The other side does not answer.
-    pub(crate) fn ping_pong(&self, side: Side, size: usize, turns: u64) -> Result<f64> {
+    pub fn ping_pong(&self, side: Side, size: usize, turns: u64) -> Result<f64> {
         assert!(size <= RAW_MAX);
         median_turn(turns, |turn| match side {
             Side::Driver => {
@@ -154,7 +154,7 @@ impl Arena {
     ///
     /// # Errors
     /// The other side does not answer.
-    pub(crate) fn futex_turns(&self, side: Side, turns: u64) -> Result<f64> {
+    pub fn futex_turns(&self, side: Side, turns: u64) -> Result<f64> {
         let give = |word: usize, turn: u32| {
             self.futex(word).store(turn, Ordering::Release); // Pairs with the load in `take`.
             futex::wake(self.futex(word));
@@ -191,7 +191,7 @@ impl Arena {
     ///
     /// # Errors
     /// The other side does not go on.
-    pub(crate) fn stream(&self, side: Side, messages: u64) -> Result<f64> {
+    pub fn stream(&self, side: Side, messages: u64) -> Result<f64> {
         match side {
             Side::Driver => self.produce(messages),
             Side::Server => self.consume(messages).map(|()| 0.0),
@@ -238,8 +238,11 @@ impl Arena {
 }
 
 /// Polls a word until it has a value. The loop is as tight as it can be: a load and a branch.
+///
+/// # Errors
+/// It takes too long.
 #[inline(always)]
-pub(crate) fn until(word: &AtomicU64, value: u64, what: &'static str) -> Result<()> {
+pub fn until(word: &AtomicU64, value: u64, what: &'static str) -> Result<()> {
     let mut patience = Patience::new(what);
     loop {
         for _ in 0..1 << 16 {
