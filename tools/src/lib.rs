@@ -8,6 +8,7 @@
 //!   nic, region, descriptor, endpoint, cq     unowned descriptors of many VIs in one region
 //!   control, request, rendezvous, session, server  two processes that do something together
 //!   pingpong, blocks, arena, placement     measuring
+//!   why                       what keeps a device from working, or slows it
 //!   size, stats, patience, report, host, options, pin   helpers
 //! ```
 //!
@@ -36,5 +37,6 @@ pub mod session;
 pub mod size;
 pub mod stats;
 pub mod sys;
+pub mod why;
 
 pub use error::{Error, Result};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use vipl_sys::text::{lines, one_line};
 
-use crate::{Error, Result};
+use crate::{Error, Result, sys};
 
 /// Writes to standard output, without control characters but line feeds: names of devices, files and peers may
 /// hold some. Unlike `print!` it returns an error when that fails.
@@ -21,6 +21,15 @@ pub fn print(text: &str) -> Result<()> {
 /// Writes a line to standard error, without control characters.
 pub fn note(text: &str) {
     eprintln!("{}", lines(text));
+}
+
+/// Characters of a line: `COLUMNS`, else those of the terminal, else 80.
+#[must_use]
+pub fn width() -> usize {
+    let given = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    given.or_else(sys::columns).unwrap_or(80)
 }
 
 /// Ends a tool that has failed. With `json` the error is also a document on standard output.

@@ -1,12 +1,15 @@
 //! Safe names for the few system calls that the standard library lacks.
 
 use std::fs::File;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+
+use vipl_sys::process_vm::{self, Way, piece};
 
 use crate::{Error, Result};
 
@@ -24,6 +27,18 @@ pub fn default_env(name: &str, value: &str) {
         // SAFETY: the tools have one thread until the library is opened.
         unsafe { std::env::set_var(name, value) };
     }
+}
+
+/// Sets an environment variable, as [`default_env`] does.
+pub fn set_env(name: &str, value: &str) {
+    // SAFETY: the tools have one thread until the library is opened.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// Removes an environment variable, before the library has a thread.
+pub fn unset_env(name: &str) {
+    // SAFETY: the library starts no thread before it opens a device or asks the Kernel Agent.
+    unsafe { std::env::remove_var(name) };
 }
 
 /// Ends the program without a message when its output has no reader any more (`vip_perf | head`).
@@ -44,6 +59,189 @@ pub fn raise_file_limit() {
         // SAFETY: `limit` is filled. If it fails, the old limit stays.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
+}
+
+/// A limit of this process, such as `RLIMIT_MEMLOCK`; None: there is no limit.
+#[must_use]
+pub fn limit(which: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` has room.
+    unsafe { libc::getrlimit(which, &raw mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
+}
+
+/// Whether a process that this one has started may copy from its memory, as the peer of a connection does.
+///
+/// # Errors
+/// The system refuses.
+pub fn copy_to_parent() -> std::io::Result<()> {
+    let (value, parent) = (0x5649_504c_u64, std::process::id() as libc::pid_t);
+    let address = (&raw const value).addr() as u64;
+    let mut command = Command::new("/proc/self/exe");
+    let copy = move || {
+        let mut copied = 0u64;
+        let (local, remote) = (
+            piece((&raw mut copied).addr() as u64, size_of::<u64>()),
+            piece(address, size_of::<u64>()),
+        );
+        // SAFETY: only this function uses the room.
+        let copied = unsafe { process_vm::copy(parent, Way::Read, &[local], &[remote]) };
+        Err(match copied {
+            Ok(_) => std::io::Error::from_raw_os_error(COPIED),
+            Err(error) => error,
+        })
+    };
+    // SAFETY: it makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(copy) };
+    match command.spawn() {
+        Err(error) if error.raw_os_error() == Some(COPIED) => Ok(()),
+        Err(error) => Err(error),
+        // It never gets so far.
+        Ok(mut child) => child.wait().map(drop),
+    }
+}
+
+/// By which the child of [`copy_to_parent`] says that it has copied: the error that ends a child before it executes
+/// anything is all that its parent gets to know.
+const COPIED: i32 = libc::ECANCELED;
+
+/// A handle of a process (pidfd).
+///
+/// # Errors
+/// The system refuses, or there is no such process.
+pub fn process_handle(process: u32) -> std::io::Result<OwnedFd> {
+    // SAFETY: plain arguments; the descriptor is new and has no other owner.
+    unsafe { vipl_sys::fd::made(libc::syscall(libc::SYS_pidfd_open, process, 0) as RawFd) }
+}
+
+/// An anonymous file that can grow.
+///
+/// # Errors
+/// The system refuses.
+pub fn growing_file() -> std::io::Result<File> {
+    // SAFETY: a terminated name; the descriptor is new and has no other owner.
+    let made =
+        unsafe { vipl_sys::fd::made(libc::memfd_create(c"vipl".as_ptr(), libc::MFD_CLOEXEC)) };
+    made.map(File::from)
+}
+
+/// The interface that has an address of IP.
+#[must_use]
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    let has_it = |one: &nix::ifaddrs::InterfaceAddress| {
+        let of = one.address.as_ref();
+        let v4 = of.and_then(|of| Some(IpAddr::from(of.as_sockaddr_in()?.ip())));
+        let v6 = of.and_then(|of| Some(IpAddr::from(of.as_sockaddr_in6()?.ip())));
+        v4.or(v6) == Some(address)
+    };
+    let mut all = nix::ifaddrs::getifaddrs().ok()?;
+    all.find(has_it).map(|one| one.interface_name)
+}
+
+/// A network interface, as this process's network namespace has it: files below `/sys` may be those of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Bytes of the largest packet.
+    pub mtu: usize,
+    /// It has been switched on.
+    pub is_up: bool,
+    /// Something is at the other end.
+    pub has_carrier: bool,
+}
+
+/// The interface of this name, if there is one.
+#[must_use]
+pub fn interface(name: &str) -> Option<Interface> {
+    // SAFETY: all zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
+    let mut get = |what| {
+        // SAFETY: each of these requests fills an ifreq.
+        unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) == 0 }
+            .then_some(request.ifr_ifru)
+    };
+    // SAFETY: the field that each request fills.
+    unsafe {
+        let flags = i32::from(get(libc::SIOCGIFFLAGS)?.ifru_flags);
+        Some(Interface {
+            mtu: usize::try_from(get(libc::SIOCGIFMTU)?.ifru_mtu).ok()?,
+            is_up: flags & libc::IFF_UP != 0,
+            has_carrier: flags & libc::IFF_RUNNING != 0,
+        })
+    }
+}
+
+/// Datagrams of this socket are not cut into fragments.
+///
+/// # Errors
+/// The system refuses.
+pub fn never_cut(socket: &UdpSocket, is_v4: bool) -> std::io::Result<()> {
+    let (level, option, value) = match is_v4 {
+        true => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        ),
+        false => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        ),
+    };
+    let bytes = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: an open socket, and a value of this size.
+    match unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            bytes,
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// How long a packet to the peer of a connected socket may be, as far as the system knows.
+#[must_use]
+pub fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
+    let (level, option) = match is_v4 {
+        true => (libc::IPPROTO_IP, libc::IP_MTU),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let (mut mtu, mut bytes) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: an open socket, and room for its answer.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut mtu).cast(),
+            &raw mut bytes,
+        )
+    };
+    (got == 0).then(|| usize::try_from(mtu).ok()).flatten()
+}
+
+/// Columns of the terminal that standard output is; None if it is none.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    // SAFETY: all zero is a valid value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: the request fills a winsize.
+    let got = unsafe { libc::ioctl(1, libc::TIOCGWINSZ, &raw mut size) };
+    (got == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Ends this process after so many seconds.
@@ -253,6 +451,13 @@ fn bind(wanted: impl Iterator<Item = usize>) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_are_read() {
+        assert_eq!(interface("vipl-no-such-one"), None);
+        assert_eq!(interface(&"x".repeat(40)), None);
+        assert!(interface("lo").is_some_and(|lo| lo.mtu > 1000));
+    }
 
     #[test]
     fn a_namespace_that_is_not_there_is_an_error() {

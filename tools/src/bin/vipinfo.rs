@@ -12,7 +12,7 @@ use vipl_sys::rdma;
 use vipl_tools::nic::{self, Nic};
 use vipl_tools::report::{self, Table};
 use vipl_tools::{Error, Result};
-use vipl_tools::{host, options};
+use vipl_tools::{host, options, why};
 
 /// Shows the devices that VIPL can open, their limits, and how the library is set up.
 #[derive(Parser)]
@@ -33,6 +33,10 @@ struct Options {
     /// Show the settings: value, default, and the source of the value
     #[arg(short = 'e', long)]
     settings: bool,
+
+    /// Find out why DEVICE, or the way to HOST, does not work or is slow. Exit code 1: it does not work; 3: it is slow or limited
+    #[arg(long, value_names = ["DEVICE", "HOST"], num_args = 0..=2, conflicts_with_all = ["verbose", "device", "map", "settings"])]
+    why: Option<Vec<String>>,
 
     /// Print JSON; everything, unless -d, -m or -e selects less
     #[arg(long)]
@@ -58,6 +62,9 @@ fn main() -> ExitCode {
     };
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
+    }
+    if let Some(asked) = &options.why {
+        return why::answer(asked, options.json);
     }
     let done = host::library()
         .and_then(|vipl| run(&options, vipl))

@@ -1,0 +1,168 @@
+//! The findings for people, no wider than their terminal; or one JSON document.
+
+use serde_json::{Value, json};
+
+use super::{Finding, Verdict};
+use crate::{Result, report};
+
+/// What lines of a finding that follow its first are indented by.
+const INDENT: &str = "    ";
+
+/// The answer, printed while it grows.
+pub(super) struct Page {
+    device: String,
+    host: Option<String>,
+    json: bool,
+    width: usize,
+    findings: Vec<Finding>,
+}
+
+impl Page {
+    pub(super) fn new(device: &str, host: Option<&str>, json: bool) -> Self {
+        Self {
+            device: device.to_owned(),
+            host: host.map(str::to_owned),
+            json,
+            width: report::width(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Adds what one check has found.
+    pub(super) fn add(&mut self, found: Vec<Finding>) -> Result<()> {
+        if !self.json {
+            let texts = found.iter().map(|finding| text(finding, self.width));
+            report::print(&texts.collect::<String>())?;
+        }
+        self.findings.extend(found);
+        Ok(())
+    }
+
+    /// Prints the end, and gives the worst that was found.
+    pub(super) fn finish(self) -> Result<Verdict> {
+        let count = |verdict| {
+            let of = |finding: &&Finding| finding.verdict() == verdict;
+            self.findings.iter().filter(of).count()
+        };
+        let (broken, slow) = (count(Verdict::Broken), count(Verdict::Slow));
+        let worst = self.findings.iter().map(Finding::verdict).max();
+        let worst = worst.unwrap_or(Verdict::Fine);
+        if self.json {
+            let document = json!({"device": self.device, "host": self.host, "verdict": worst.name(),
+                "findings": self.findings.iter().map(Finding::json).collect::<Value>()});
+            report::print(&format!("{document:#}\n"))?;
+            return Ok(worst);
+        }
+        let to = self
+            .host
+            .map_or(String::new(), |host| format!(" to {host}"));
+        let end = match (broken, slow) {
+            (0, 0) => format!("{}{to}: nothing was found.", self.device),
+            _ => format!(
+                "{}{to}: {broken} keep it from working, {slow} slow or limit it.",
+                self.device
+            ),
+        };
+        report::print(&format!("\n{}", wrapped(&end, self.width, "", "")))?;
+        Ok(worst)
+    }
+}
+
+fn text(finding: &Finding, width: usize) -> String {
+    let (name, found) = (finding.name(), finding.found());
+    let Some(means) = finding.means() else {
+        let mark = match finding.verdict() {
+            Verdict::Unknown => "?  ",
+            _ => "ok ",
+        };
+        return wrapped(&format!("{name}: {found}"), width, mark, INDENT);
+    };
+    let mark = match finding.verdict() {
+        Verdict::Broken => "BROKEN ",
+        _ => "SLOW   ",
+    };
+    let mut text = wrapped(&format!("{name}: {found}"), width, mark, INDENT);
+    text += &wrapped(means, width, INDENT, INDENT);
+    if let Some(mend) = finding.mend() {
+        text += &wrapped(mend, width, "  > ", INDENT);
+    }
+    text
+}
+
+/// Lines of at most `width` characters; words that are longer are broken.
+fn wrapped(text: &str, width: usize, first: &str, others: &str) -> String {
+    let room = width.max(INDENT.len() + 8);
+    let mut lines = vec![first.to_owned()];
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().expect("a line");
+            let used = line.chars().count() + usize::from(!is_empty);
+            let left = room.saturating_sub(used);
+            if word.len() <= left {
+                if !is_empty {
+                    line.push(' ');
+                }
+                line.extend(&word);
+                is_empty = false;
+                break;
+            }
+            // A word that fits on no line is broken where it stands, if that is not near the end.
+            let is_fresh = is_empty && line.chars().count() == others.chars().count();
+            if word.len() > room - others.len() && (is_fresh || left > 8) {
+                if !is_empty {
+                    line.push(' ');
+                }
+                line.extend(word.drain(..left));
+            }
+            lines.push(others.to_owned());
+            is_empty = true;
+        }
+    }
+    lines
+        .iter()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    #[test]
+    fn nothing_is_wider_than_the_terminal() {
+        let long = format!("the file /{} is there", "folder/".repeat(20));
+        let findings = [
+            Kind::MemoryAccess.found(&long).mended_by(&long),
+            Finding::fine("agent", &long),
+            Finding::unknown("x", "no"),
+        ];
+        for width in [12, 40, 80] {
+            for finding in &findings {
+                let text = text(finding, width);
+                let wide = text.lines().find(|line| line.chars().count() > width);
+                assert_eq!(wide, None, "{text}");
+                let joined: String = text.split_whitespace().collect();
+                let all: String = finding.found().split_whitespace().collect();
+                assert!(joined.contains(&all), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_finding_says_what_it_means_and_what_mends_it() {
+        let finding = Kind::PrivateAgent
+            .found("VIPL_AGENT=off")
+            .mended_by("unset VIPL_AGENT");
+        let expected = "BROKEN private-agent: VIPL_AGENT=off\n    every process has an agent of its own, so two \
+                        processes cannot connect\n  > unset VIPL_AGENT\n";
+        assert_eq!(text(&finding, 100), expected);
+        assert_eq!(
+            text(&Finding::fine("agent", "here"), 80),
+            "ok agent: here\n"
+        );
+        assert_eq!(text(&Finding::unknown("agent", "no"), 80), "?  agent: no\n");
+    }
+}
