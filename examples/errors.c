@@ -14,11 +14,6 @@ static struct {
     char text[64];
 } m __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
 
-static const char *const ERRORS[] = {
-    "POST_DESC", "CONN_LOST", "RECVQ_EMPTY", "VI_OVERRUN", "RDMAW_PROT", "RDMAW_DATA",
-    "RDMAW_ABORT", "RDMAR_PROT", "COMP_PROT", "RDMA_TRANSPORT", "CATASTROPHIC",
-};
-
 /* Runs on a thread of the library, one call at a time. The pipe tells the main thread. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
@@ -47,7 +42,7 @@ static void serve(device *opened, VIP_VI_HANDLE vi)
     if (read(ends[0], &code, 1) != 1)
         exit(1);
     MUST(VipQueryVi(vi, &state, &its_vi, &sends_empty, &receives_empty));
-    printf("server: VIP_ERROR_%s, the VI is in state %d\n", ERRORS[(int)code], (int)state);
+    printf("server: %s; the VI is in %s\n", vipl_strerror_async(code), vipl_state_name((int)state));
     /* With NULL the library's own handler comes back, which logs. */
     MUST(VipErrorCallback(opened->nic, NULL, NULL));
 }
@@ -58,13 +53,15 @@ static void send_unexpected(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE mem
     VIP_VI_ATTRIBUTES its_vi;
     VIP_DESCRIPTOR *done;
     VIP_RETURN result;
+    char status[128];
 
     MUST(VipConnectRequest(vi, &server.net, &server.net, 5000, &its_vi));
     describe(&m.d, m.text, memory, sizeof m.text);
     MUST(VipPostSend(vi, &m.d, memory));
     /* Reliable Delivery: the send is complete when the data has left, so it may well succeed. */
     result = VipSendWait(vi, VIP_INFINITE, &done);
-    printf("client: the send ended with %d, status 0x%x\n", (int)result, (unsigned)done->CS.Status);
+    vipl_status_text(done->CS.Status, status, sizeof status);
+    printf("client: the send ended with %s; Status %s\n", vipl_strerror((int)result), status);
 }
 
 int main(int argc, char **argv)
@@ -72,7 +69,7 @@ int main(int argc, char **argv)
     pid_t child = fork();
     int is_server = child != 0, failed = 0;
     device opened = open_device(device_name(argc, argv));
-    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, 0);
+    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, LOCAL);
     VIP_VI_HANDLE vi = create_vi(&opened, NULL);
 
     if (is_server)

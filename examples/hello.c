@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     /* Before the first call: each process opens its own NIC. */
     int is_server = fork() != 0;
     device opened = open_device(device_name(argc, argv));
-    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, 0);
+    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, LOCAL);
     VIP_VI_HANDLE vi = create_vi(&opened, NULL);
 
     if (is_server)

@@ -12,15 +12,9 @@
 
 enum { ROUNDS = 10000, BYTES = 64 };
 
-/* What a peer must know to write here. */
-typedef struct {
-    VIP_UINT64 target;
-    VIP_MEM_HANDLE memory;
-} invitation;
-
 static struct {
     VIP_DESCRIPTOR invited, written, send;
-    invitation mine, theirs;
+    window mine, theirs;
     char source[BYTES], target[BYTES];
 } m __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
 
@@ -37,19 +31,9 @@ static VIP_DESCRIPTOR *received(VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq)
 
 static void write_to_peer(VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory, VIP_UINT32 round)
 {
-    VIP_DESCRIPTOR *done;
-    memset(&m.send, 0, sizeof m.send);
-    m.send.CS.Control = VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE;
+    describe_rdma(&m.send, VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE, &m.theirs, m.source, memory, BYTES);
     m.send.CS.ImmediateData = round;
-    m.send.CS.SegCount = 2; /* the remote range, then the local buffer */
-    m.send.CS.Length = BYTES;
-    m.send.DS[0].Remote.Data.AddressBits = m.theirs.target;
-    m.send.DS[0].Remote.Handle = m.theirs.memory;
-    m.send.DS[1].Local.Data.Address = m.source;
-    m.send.DS[1].Local.Handle = memory;
-    m.send.DS[1].Local.Length = BYTES;
-    MUST(VipPostSend(vi, &m.send, memory));
-    MUST(VipSendWait(vi, VIP_INFINITE, &done));
+    post_and_wait(vi, &m.send, memory);
 }
 
 /* A receive without a buffer: the data of an RDMA Write goes to the target. */
@@ -73,26 +57,17 @@ static void take_write(VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq, VIP_MEM_HANDLE memory
 /* Connects; the two sides exchange the places to write to. */
 static void meet(device *opened, VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq, VIP_MEM_HANDLE memory, int is_server)
 {
-    address here = address_of(opened->nic, "pingpong"), client;
-    VIP_VI_ATTRIBUTES its_vi;
-    VIP_CONN_HANDLE request;
-    VIP_DESCRIPTOR *done;
-
-    /* Before the connection: the peer may send at once, and write once it has the invitation. */
+    /* Before the connection: the peer may send at once, and write once it knows where. */
     describe(&m.invited, &m.theirs, memory, sizeof m.theirs);
     MUST(VipPostRecv(vi, &m.invited, memory));
     expect_write(vi, memory);
-    if (is_server) {
-        MUST(VipConnectWait(opened->nic, &here.net, VIP_INFINITE, &client.net, &its_vi, &request));
-        MUST(VipConnectAccept(request, vi));
-    } else {
-        MUST(VipConnectRequest(vi, &here.net, &here.net, 5000, &its_vi));
-    }
-    m.mine.target = (VIP_UINT64)(uintptr_t)m.target;
-    m.mine.memory = memory;
+    if (is_server)
+        accept_client(opened, vi, "pingpong");
+    else
+        connect_server(opened, vi, "pingpong");
+    m.mine = window_of(m.target, memory, BYTES);
     describe(&m.send, &m.mine, memory, sizeof m.mine);
-    MUST(VipPostSend(vi, &m.send, memory));
-    MUST(VipSendWait(vi, VIP_INFINITE, &done));
+    post_and_wait(vi, &m.send, memory);
     received(vi, cq);
 }
 
@@ -101,7 +76,7 @@ int main(int argc, char **argv)
     pid_t child = fork();
     int is_server = child != 0, failed = 0;
     device opened = open_device(device_name(argc, argv));
-    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, 1);
+    VIP_MEM_HANDLE memory = register_memory(&opened, &m, sizeof m, WRITABLE);
     VIP_CQ_HANDLE cq;
     VIP_VI_HANDLE vi;
     struct timespec begin, end;

@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     for (number = clients; number > 0 && fork() != 0; number--)
         continue;
     opened = open_device(device_name(argc, argv));
-    memory = register_memory(&opened, exchanges, sizeof exchanges, 0);
+    memory = register_memory(&opened, exchanges, sizeof exchanges, LOCAL);
     if (number == 0)
         serve();
     else
