@@ -26,6 +26,10 @@ const DOCUMENTS: [&str; 6] = [
     "plugins/PLUGINS.md",
 ];
 
+/// The examples that are built with the installed library alone; they use no crate of the workspace.
+const EXAMPLES: &str = "examples";
+const OF_EXAMPLES: [&str; 4] = ["c", "h", "md", "Makefile"];
+
 /// Files of the source in which the place is put, and where below LIBDIR they go.
 const OF_LIBRARY: [(&str, &str); 4] = [
     ("pkgconfig/vipl.pc.in", "pkgconfig/vipl.pc"),
@@ -128,9 +132,32 @@ pub(super) fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Res
         let path = documents.join(name);
         add(Source::File(document), path, 0o644);
     }
+    let examples = root.join(EXAMPLES);
+    for folder in c_folders(&examples)? {
+        for found in fs::read_dir(folder)? {
+            let file = found?.path();
+            let kind = file.extension().or(file.file_name());
+            if kind.is_some_and(|kind| OF_EXAMPLES.iter().any(|wanted| kind == *wanted)) {
+                let path = documents.join(EXAMPLES).join(file.strip_prefix(&examples)?);
+                add(Source::File(file), path, 0o644);
+            }
+        }
+    }
     let list = Source::Text(sbom::document(workspace)?);
     add(list, documents.join("vipl.spdx.json"), 0o644);
     Ok(entries)
+}
+
+/// The folder of the examples and those inside of it that are not crates.
+fn c_folders(examples: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![examples.to_owned()];
+    for found in fs::read_dir(examples)? {
+        let path = found?.path();
+        if path.is_dir() && !path.join("Cargo.toml").exists() {
+            folders.push(path);
+        }
+    }
+    Ok(folders)
 }
 
 /// Libraries and programs.

@@ -62,6 +62,30 @@ pub(super) fn cmake(bench: &Bench) -> Result {
     Ok(())
 }
 
+/// The installed examples are built by their Makefile, elsewhere, and run.
+pub(super) fn examples(bench: &Bench) -> Result {
+    if !have("make") || !have("pkg-config") {
+        println!("SKIP the examples: make or pkg-config is not installed");
+        return Ok(());
+    }
+    let folder = bench.folder.join("examples");
+    fs::create_dir(&folder)?;
+    let makefile = bench.prefix.join("share/doc/vipl/examples/Makefile");
+    let mut make = Command::new("make");
+    make.current_dir(&folder).arg("-f").arg(makefile);
+    make.env("PKG_CONFIG_PATH", bench.prefix.join("lib/pkgconfig"));
+    run_quietly(make.arg("CFLAGS=-O2 -Werror"))?;
+    let mut hello = Command::new(folder.join("hello"));
+    // The programs find the library themselves.
+    let text = output(
+        bench
+            .environment(hello.arg(DEVICE))
+            .env_remove("LD_LIBRARY_PATH"),
+    )?;
+    println!("examples: {}", text.trim());
+    Ok(())
+}
+
 /// gdb loads the printers with the library, and prints each type as it should.
 pub(super) fn gdb(bench: &Bench) -> Result {
     if !have("gdb") {

@@ -67,6 +67,7 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("SKIP the archive and its list of libraries: pkg-config is not installed");
     }
     consumers::cmake(&bench)?;
+    consumers::examples(&bench)?;
     consumers::gdb(&bench)?;
     bench.tool()?;
     bench.job()?;
