@@ -25,7 +25,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   1
+#define VIPL_PLUGIN_ABI_MINOR   2
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -37,6 +37,8 @@
    | (uint64_t)sizeof(size_t))
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
+/* Kind of a plug-in that sees the calls of the application; the file is libvipl_layer_NAME.so. */
+#define VIPL_KIND_LAYER         2
 
 /* Longest host address in bytes. */
 #define VIPL_ADDRESS_MAX      32
@@ -108,6 +110,62 @@
 #define VIPL_LOG_WARN  2 /* Log level of `log`. */
 #define VIPL_LOG_INFO  3 /* Log level of `log`. */
 #define VIPL_LOG_DEBUG 4 /* Log level of `log`. */
+
+#define VIPL_CALL_ARGUMENTS 8    /* Room for the arguments of a vipl_call. */
+#define VIPL_LAYER_WORDS    4    /* Words that a layer has for one call, from `before` to `after`. */
+#define VIPL_CALL_LEFT      (-1) /* `after`: the thread was cancelled in the call. */
+#define VIPL_EVENT_ERROR    1    /* An asynchronous error is raised. */
+#define VIPL_EVENT_HANDLER  2    /* The handler of a notify request is about to be called. */
+
+/* `vipl_call.function`. */
+#define VIPL_CALL_OPEN_NIC                       1
+#define VIPL_CALL_CLOSE_NIC                      2
+#define VIPL_CALL_QUERY_NIC                      3
+#define VIPL_CALL_CREATE_VI                      4
+#define VIPL_CALL_DESTROY_VI                     5
+#define VIPL_CALL_QUERY_VI                       6
+#define VIPL_CALL_SET_VI_ATTRIBUTES              7
+#define VIPL_CALL_SET_USER_DATA                  8
+#define VIPL_CALL_GET_USER_DATA                  9
+#define VIPL_CALL_CONNECT_WAIT                   10
+#define VIPL_CALL_CONNECT_ACCEPT                 11
+#define VIPL_CALL_CONNECT_REJECT                 12
+#define VIPL_CALL_CONNECT_REQUEST                13
+#define VIPL_CALL_DISCONNECT                     14
+#define VIPL_CALL_CONNECT_PEER_REQUEST           15
+#define VIPL_CALL_CONNECT_PEER_DONE              16
+#define VIPL_CALL_CONNECT_PEER_WAIT              17
+#define VIPL_CALL_CREATE_PTAG                    18
+#define VIPL_CALL_DESTROY_PTAG                   19
+#define VIPL_CALL_REGISTER_MEM                   20
+#define VIPL_CALL_DEREGISTER_MEM                 21
+#define VIPL_CALL_QUERY_MEM                      22
+#define VIPL_CALL_SET_MEM_ATTRIBUTES             23
+#define VIPL_CALL_POST_SEND                      24
+#define VIPL_CALL_POST_RECV                      25
+#define VIPL_CALL_SEND_DONE                      26
+#define VIPL_CALL_RECV_DONE                      27
+#define VIPL_CALL_SEND_WAIT                      28
+#define VIPL_CALL_RECV_WAIT                      29
+#define VIPL_CALL_SEND_NOTIFY                    30
+#define VIPL_CALL_RECV_NOTIFY                    31
+#define VIPL_CALL_CREATE_CQ                      32
+#define VIPL_CALL_DESTROY_CQ                     33
+#define VIPL_CALL_RESIZE_CQ                      34
+#define VIPL_CALL_CQ_DONE                        35
+#define VIPL_CALL_CQ_WAIT                        36
+#define VIPL_CALL_CQ_NOTIFY                      37
+#define VIPL_CALL_ERROR_CALLBACK                 38
+#define VIPL_CALL_QUERY_SYSTEM_MANAGEMENT_INFO   39
+#define VIPL_CALL_NS_INIT                        40
+#define VIPL_CALL_NS_GET_HOST_BY_NAME            41
+#define VIPL_CALL_NS_GET_HOST_BY_ADDR            42
+#define VIPL_CALL_NS_SHUTDOWN                    43
+#define VIPL_CALL_ALLOC                          44
+#define VIPL_CALL_FREE                           45
+#define VIPL_CALL_DESCRIBE                       46
+#define VIPL_CALL_CQ_FD                          47
+#define VIPL_CALL_CQ_ARM                         48
 
 #ifdef __cplusplus
 extern "C" {
@@ -604,6 +662,84 @@ typedef struct vipl_setting {
   const char *help;
 } vipl_setting;
 
+/* The connection of a VI. */
+typedef struct vipl_layer_connection {
+  /* `sizeof(vipl_layer_connection)` as the layer knows it, set by the layer before the call. */
+  size_t size;
+  /* A number that both sides have for this connection, and no other connection is likely to have. It is made from the
+   * connection's secret, which it does not tell. */
+  uint64_t id;
+  /* 0 at one side, 1 at the other. */
+  uint32_t side;
+  /* One `VIP_SERVICE_*` bit. */
+  uint32_t reliability;
+} vipl_layer_connection;
+
+/* What the library does for a layer. */
+typedef struct vipl_layer_host {
+  /* `sizeof(vipl_layer_host)` as the host knows it. */
+  size_t size;
+  /* The functions for all plug-ins. A layer calls `log`, `setting`, `counter`, `now`, `guard`, `guard_table` and `copy`. */
+  const vipl_host *host;
+  /* The connection of a VI; `VIPL_E_INVALID`: it has none. Not within `event`. */
+  int (*connection)(VIP_VI_HANDLE vi, vipl_layer_connection *out);
+  /* Breaks the connection of a VI as the transport would: the VI goes to Error, both queues are flushed, and the
+   * application gets the asynchronous error `code`. `VIPL_E_INVALID`: the VI is not connected. Not within `event`. */
+  int (*fail)(VIP_VI_HANDLE vi, int code);
+} vipl_layer_host;
+
+/* One call of the application, as a layer sees it. All of it is the host's, and valid during the operation only. */
+typedef struct vipl_call {
+  /* `sizeof(vipl_call)` as the host knows it. Do not read beyond. */
+  size_t size;
+  /* The function, `VIPL_CALL_*`. */
+  uint32_t function;
+  /* How many arguments it has. */
+  uint32_t argument_count;
+  /* First those that it reads, then those that it writes to, each in the order of its prototype: numbers widened,
+   * pointers and handles as their bits. What they point to is the application's and may be bad. */
+  uint64_t arguments[VIPL_CALL_ARGUMENTS];
+  /* The function's name. */
+  const char *name;
+  /* Where the application goes on after the call: a place in its code. NULL unless the host knows it without searching
+   * the stack, which it does in calls of the data path on x86-64. */
+  const void *caller;
+} vipl_call;
+
+/* What happens to a NIC or VI without a call. */
+typedef struct vipl_event {
+  /* `sizeof(vipl_event)` as the host knows it. Do not read beyond. */
+  size_t size;
+  /* `VIPL_EVENT_*`. */
+  uint32_t kind;
+  /* Errors: the code, `VIP_ERROR_*`. Handlers of completion queues: whether the entry is of a receive queue. */
+  int code;
+  /* The NIC handle. */
+  VIP_NIC_HANDLE nic;
+  /* The VI, or NULL. */
+  VIP_VI_HANDLE vi;
+  /* The descriptor, or NULL. */
+  VIP_DESCRIPTOR *descriptor;
+} vipl_event;
+
+/* What a layer does. All operations are optional. They may run on any thread of the application, several at once; none
+ * may unwind or call a `Vip...` function. */
+typedef struct vipl_layer {
+  /* `sizeof(vipl_layer)` as the layer knows it. */
+  size_t size;
+  /* A call begins. `local` is zero, and the same in `after`. True: the layer answers the call with `*result`, a
+   * `VIP_RETURN`; the library and the layers behind this one do not see it, and neither does `after` of this layer. */
+  bool (*before)(const vipl_call *call, uint64_t (*local)[VIPL_LAYER_WORDS], int *result);
+  /* A call ends with this `VIP_RETURN`; or with `VIPL_CALL_LEFT`, because its thread was cancelled in it. */
+  void (*after)(const vipl_call *call, uint64_t (*local)[VIPL_LAYER_WORDS], int result);
+  /* Something happens without a call. The host may hold locks: the layer must not block, and of the host's functions
+   * call `log` and `now` only. */
+  void (*event)(const vipl_event *event);
+  /* The process calls `exit`. Other threads may still run, or have stopped anywhere: the layer must not wait for a
+   * lock. */
+  void (*end)(void);
+} vipl_layer;
+
 /* What a plug-in is; exported as `vipl_plugin_v1`. */
 typedef struct vipl_plugin {
   /* `VIPL_PLUGIN_MAGIC`. */
@@ -616,11 +752,11 @@ typedef struct vipl_plugin {
   uint16_t abi_minor;
   /* `VIPL_PLUGIN_FINGERPRINT`. */
   uint64_t fingerprint;
-  /* `VIPL_KIND_PROVIDER`. */
+  /* `VIPL_KIND_*`. */
   uint32_t kind;
   /* 0. */
   uint32_t reserved;
-  /* Name; the file is `libvipl_NAME.so`. */
+  /* Name; the file is `libvipl_NAME.so`, that of a layer `libvipl_layer_NAME.so`. */
   const char *name;
   /* Version, for people. */
   const char *version;
@@ -637,6 +773,9 @@ typedef struct vipl_plugin {
   uint32_t setting_count;
   /* 0. */
   uint32_t reserved_2;
+  /* Layers: called once per process instead of `init`, which is NULL; again in a child made by `fork`, which then
+   * starts anew. `out->size` as for `init`. Since minor version 2. */
+  int (*init_layer)(const vipl_layer_host *host, vipl_layer *out);
 } vipl_plugin;
 
 /* What the host looks for. It is constant data, checked before any code of the plug-in runs. */

@@ -9,6 +9,9 @@ use std::sync::OnceLock;
 /// The plug-ins that come with the library.
 const PLUGINS: [&str; 7] = ["loopback", "clan", "tulip", "gnic2", "ip", "sim", "verbs"];
 
+/// The layers that come with it.
+const LAYERS: [&str; 1] = ["trace"];
+
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -109,7 +112,9 @@ pub fn library_dir() -> &'static Path {
         let _lock = FileLock::take();
         // The workspace is built already; another choice of packages would build much of it again.
         if std::env::var_os("CTEST_NO_BUILD").is_none() {
-            let plugins = PLUGINS.map(|plugin| format!("vipl-{plugin}"));
+            let plugins = PLUGINS.iter().map(|plugin| format!("vipl-{plugin}"));
+            let layers = LAYERS.iter().map(|layer| format!("vipl-layer-{layer}"));
+            let plugins: Vec<String> = plugins.chain(layers).collect();
             let others = ["vipl", "kagent", "vipl-clan-device"].map(str::to_owned);
             build(plugins.iter().chain(&others));
         }
@@ -125,6 +130,10 @@ fn put_together(build: Build) -> PathBuf {
     copy(&from.join("libvipl.so"), &dir, "libvipl.so.1");
     for plugin in PLUGINS {
         let file = format!("libvipl_{plugin}.so");
+        copy(&from.join(&file), &dir, &file);
+    }
+    for layer in LAYERS {
+        let file = format!("libvipl_layer_{layer}.so");
         copy(&from.join(&file), &dir, &file);
     }
     for program in ["vipkad", "vipl-clan"] {

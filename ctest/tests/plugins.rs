@@ -119,7 +119,7 @@ fn of_another_major_version() {
 /// Its size is not one that the minor version which it states can have.
 #[test]
 fn whose_size_and_minor_version_differ() {
-    refused("MINOR", &["vipl_plugin.size", "abi_minor 1"]);
+    refused("MINOR", &["vipl_plugin.size", "abi_minor 2"]);
 }
 
 /// A plug-in that was compiled with the header of a newer minor version is used: what it has more is ignored.
@@ -177,7 +177,7 @@ fn without_a_mandatory_operation() {
 
 #[test]
 fn with_a_table_that_is_too_short() {
-    refused("TABLE_SIZE", &["vipl_provider.size", "abi_minor 1"]);
+    refused("TABLE_SIZE", &["vipl_provider.size", "abi_minor 2"]);
 }
 
 /// A device that cannot be is refused with the field, what it is and what it may be.

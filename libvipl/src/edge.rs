@@ -9,19 +9,23 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vipl_abi::{VIP_RETURN, VIP_VI_ATTRIBUTES};
-use vipl_core::trace::{self, Call};
+use vipl_core::trace::{self, Call, Watched};
 use vipl_core::waiting::{Begun, Wait};
-use vipl_core::{Error, shortage};
+use vipl_core::{Error, shortage, watch};
 use vipl_sys::cancel;
 
 /// Describes a call for the log: its name, the arguments that it reads and, after the semicolon, those that
 /// it writes. They are evaluated only if a line is logged.
 macro_rules! call {
     ($name:ident, $($in:ident)*; $($out:ident)*) => {
-        move || vipl_core::trace::Call {
-            name: stringify!($name),
-            inputs: vec![$((stringify!($in), vipl_core::trace::Argument::from($in))),*],
-            outputs: vec![$((stringify!($out), vipl_core::trace::Argument::from($out))),*],
+        move || {
+            const FUNCTION: u32 = vipl_plugin_abi::function(stringify!($name));
+            vipl_core::trace::Call::new(
+                stringify!($name),
+                FUNCTION,
+                [$((stringify!($in), vipl_core::trace::Argument::from($in))),*],
+                [$((stringify!($out), vipl_core::trace::Argument::from($out))),*],
+            )
         }
     };
 }
@@ -57,9 +61,18 @@ fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Erro
     {
         return refused;
     }
-    let traced = trace::on().then(|| trace::Traced::new(&describe));
-    let result = contained(code(body));
-    done(&describe, traced, result)
+    let (watched, answer) = watched(&describe);
+    let result = answer.unwrap_or_else(|| contained(code(body)));
+    done(&describe, watched, result)
+}
+
+/// Shows a call to the log and to layers, and returns the result if a layer answers it.
+fn watched(describe: &impl Fn() -> Call) -> (Option<Watched>, Option<VIP_RETURN>) {
+    if !watch::on() {
+        return (None, None);
+    }
+    let (watched, answer) = Watched::new(describe, 0);
+    (Some(watched), answer)
 }
 
 /// Runs a function with cancellation disabled. The calling thread is not cancelled here either, unless it has
@@ -100,12 +113,15 @@ pub(crate) fn waiting<W: Wait>(
         {
             return Some(refused);
         }
-        let traced = trace::on().then(|| trace::Traced::new(&describe));
+        let (watched, answer) = watched(&describe);
+        if let Some(answer) = answer {
+            return Some(done(&describe, watched, answer));
+        }
         match begin() {
-            Begun::Over(found) => Some(done(&describe, traced, hand_out(found))),
+            Begun::Over(found) => Some(done(&describe, watched, hand_out(found))),
             Begun::Waits(wait) => {
                 seat.0.write(wait);
-                seat.1.write(traced);
+                seat.1.write(watched);
                 None
             }
         }
@@ -115,11 +131,11 @@ pub(crate) fn waiting<W: Wait>(
             // SAFETY: written above, and only taken at the end.
             let found = unsafe { seat.0.assume_init_mut() }.slice()?;
             // SAFETY: as above; this is the end.
-            let traced = unsafe {
+            let watched = unsafe {
                 seat.0.assume_init_drop();
                 seat.1.assume_init_read()
             };
-            Some(done(&describe, traced, hand_out(found)))
+            Some(done(&describe, watched, hand_out(found)))
         });
         if result.is_none() {
             // SAFETY: as in `uncancelled`; `give_up::<W>` takes the seat, which is full.
@@ -132,7 +148,7 @@ pub(crate) fn waiting<W: Wait>(
 }
 
 /// The state of a wait between two slices. It has no destructor: a cancelled thread is unwound past it.
-struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<trace::Traced>>);
+struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<Watched>>);
 
 /// Gives the wait up, since the waiting thread is cancelled.
 extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
@@ -147,14 +163,10 @@ extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
     });
 }
 
-/// Logs the end of a wait.
-fn done(
-    describe: &impl Fn() -> Call,
-    traced: Option<trace::Traced>,
-    result: VIP_RETURN,
-) -> VIP_RETURN {
-    if let Some(traced) = traced {
-        traced.end(result);
+/// Reports the end of a call.
+fn done(describe: &impl Fn() -> Call, watched: Option<Watched>, result: VIP_RETURN) -> VIP_RETURN {
+    if let Some(watched) = watched {
+        watched.end(result);
     }
     if is_unexplained(result) {
         trace::failed(&describe(), result);
@@ -172,29 +184,62 @@ fn contained_wait(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETUR
 }
 
 /// Runs one entry point of the data path, with these arguments. `$usual` is the fast path, which returns
-/// `None` in all other cases; `$any` handles those. While no call is traced, this costs one load and one
-/// branch more than the fast path.
+/// `None` in all other cases; `$any` handles those. While no call is watched, this costs one load and one
+/// branch more than the fast path, and nothing else of layers is in it (`ctest/tests/layers.rs`).
 ///
 /// The other cases are in a separate function, which takes the arguments in registers: otherwise the fast
 /// path would have to save half of them, and as many that it does not use, a quarter of its instructions.
 macro_rules! fast {
     ($describe:expr, ($($argument:ident: $type:ty),+), $usual:expr, $any:expr $(,)?) => {{
         #[inline(never)]
-        fn any($($argument: $type),+) -> VIP_RETURN {
-            crate::edge::full($describe, $any)
+        extern "C-unwind" fn any_from($($argument: $type),+, caller: usize) -> VIP_RETURN {
+            crate::edge::full_from(caller, $describe, $any)
         }
+        crate::edge::with_caller!(any, any_from, ($($argument: $type),+));
         match crate::edge::usual($usual) {
             Some(result) => result,
-            None => any($($argument),+),
+            // SAFETY: the arguments of the exported function.
+            None => unsafe { any($($argument),+) },
         }
     }};
 }
 pub(crate) use fast;
 
-/// The fast path, unless calls are traced.
+/// Defines a function that calls another one with one argument more: the address to which it returns itself. The exported
+/// function ends in a jump to it, so that address is in the application; else it is in this library, and layers search
+/// the stack as they do elsewhere.
+macro_rules! with_caller {
+    ($name:ident, $target:ident, ($one:ident: $first:ty, $two:ident: $second:ty)) => {
+        crate::edge::with_caller!(@ $name, $target, "rdx", ($one: $first, $two: $second));
+    };
+    ($name:ident, $target:ident, ($one:ident: $first:ty, $two:ident: $second:ty, $three:ident: $third:ty)) => {
+        crate::edge::with_caller!(@ $name, $target, "rcx", ($one: $first, $two: $second, $three: $third));
+    };
+    (@ $name:ident, $target:ident, $register:literal, ($($argument:ident: $type:ty),+)) => {
+        #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),+) -> VIP_RETURN {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {}",
+                ".cfi_endproc",
+                sym $target,
+            )
+        }
+        #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+        #[inline(never)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),+) -> VIP_RETURN {
+            $target($($argument),+, 0)
+        }
+    };
+}
+pub(crate) use with_caller;
+
+/// The fast path, unless calls are watched.
 #[inline(always)]
 pub(crate) fn usual(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETURN> {
-    if trace::on() {
+    if watch::on() {
         return None;
     }
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -236,9 +281,18 @@ fn is_unexplained(result: VIP_RETURN) -> bool {
 /// Runs one entry point of the data path in all cases. Its body returns the code itself; errors other than an
 /// invalid argument are raised where they are detected.
 pub(crate) fn full(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
+    full_from(0, describe, body)
+}
+
+/// The same; `caller` is where the application goes on after the call, or 0.
+pub(crate) fn full_from(
+    caller: usize,
+    describe: impl Fn() -> Call,
+    body: impl FnOnce() -> VIP_RETURN,
+) -> VIP_RETURN {
     uncancelled(move || {
-        if trace::on() {
-            return traced(describe, body);
+        if watch::on() {
+            return full_watched(caller, describe, body);
         }
         let result = contained(body);
         if result == VIP_RETURN::VIP_INVALID_PARAMETER {
@@ -248,11 +302,15 @@ pub(crate) fn full(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETUR
     })
 }
 
-/// The same while calls are traced.
-fn traced(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
-    let traced = trace::Traced::new(&describe);
-    let result = contained(body);
-    traced.end(result);
+/// The same while calls are watched.
+fn full_watched(
+    caller: usize,
+    describe: impl Fn() -> Call,
+    body: impl FnOnce() -> VIP_RETURN,
+) -> VIP_RETURN {
+    let (watched, answer) = Watched::new(&describe, caller);
+    let result = answer.unwrap_or_else(|| contained(body));
+    watched.end(result);
     if is_unexplained(result) {
         trace::failed(&describe(), result);
     }

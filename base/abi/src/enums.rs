@@ -25,6 +25,34 @@ pub enum VIP_RETURN {
     VIP_ERROR_NOT_SUPPORTED = 16,
 }
 
+impl VIP_RETURN {
+    /// All codes; each stands at the place of its number.
+    pub const ALL: [VIP_RETURN; 17] = [
+        VIP_RETURN::VIP_SUCCESS,
+        VIP_RETURN::VIP_NOT_DONE,
+        VIP_RETURN::VIP_INVALID_PARAMETER,
+        VIP_RETURN::VIP_ERROR_RESOURCE,
+        VIP_RETURN::VIP_TIMEOUT,
+        VIP_RETURN::VIP_REJECT,
+        VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL,
+        VIP_RETURN::VIP_INVALID_MTU,
+        VIP_RETURN::VIP_INVALID_QOS,
+        VIP_RETURN::VIP_INVALID_PTAG,
+        VIP_RETURN::VIP_INVALID_RDMAREAD,
+        VIP_RETURN::VIP_DESCRIPTOR_ERROR,
+        VIP_RETURN::VIP_INVALID_STATE,
+        VIP_RETURN::VIP_ERROR_NAMESERVICE,
+        VIP_RETURN::VIP_NO_MATCH,
+        VIP_RETURN::VIP_NOT_REACHABLE,
+        VIP_RETURN::VIP_ERROR_NOT_SUPPORTED,
+    ];
+
+    /// The code with this number.
+    pub fn of(number: i32) -> Option<VIP_RETURN> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}
+
 /// State of a VI.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

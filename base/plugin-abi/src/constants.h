@@ -5,7 +5,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   1
+#define VIPL_PLUGIN_ABI_MINOR   2
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -17,6 +17,8 @@
    | (uint64_t)sizeof(size_t))
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
+/* Kind of a plug-in that sees the calls of the application; the file is libvipl_layer_NAME.so. */
+#define VIPL_KIND_LAYER         2
 
 /* Longest host address in bytes. */
 #define VIPL_ADDRESS_MAX      32
@@ -88,3 +90,59 @@
 #define VIPL_LOG_WARN  2 /* Log level of `log`. */
 #define VIPL_LOG_INFO  3 /* Log level of `log`. */
 #define VIPL_LOG_DEBUG 4 /* Log level of `log`. */
+
+#define VIPL_CALL_ARGUMENTS 8    /* Room for the arguments of a vipl_call. */
+#define VIPL_LAYER_WORDS    4    /* Words that a layer has for one call, from `before` to `after`. */
+#define VIPL_CALL_LEFT      (-1) /* `after`: the thread was cancelled in the call. */
+#define VIPL_EVENT_ERROR    1    /* An asynchronous error is raised. */
+#define VIPL_EVENT_HANDLER  2    /* The handler of a notify request is about to be called. */
+
+/* `vipl_call.function`. */
+#define VIPL_CALL_OPEN_NIC                       1
+#define VIPL_CALL_CLOSE_NIC                      2
+#define VIPL_CALL_QUERY_NIC                      3
+#define VIPL_CALL_CREATE_VI                      4
+#define VIPL_CALL_DESTROY_VI                     5
+#define VIPL_CALL_QUERY_VI                       6
+#define VIPL_CALL_SET_VI_ATTRIBUTES              7
+#define VIPL_CALL_SET_USER_DATA                  8
+#define VIPL_CALL_GET_USER_DATA                  9
+#define VIPL_CALL_CONNECT_WAIT                   10
+#define VIPL_CALL_CONNECT_ACCEPT                 11
+#define VIPL_CALL_CONNECT_REJECT                 12
+#define VIPL_CALL_CONNECT_REQUEST                13
+#define VIPL_CALL_DISCONNECT                     14
+#define VIPL_CALL_CONNECT_PEER_REQUEST           15
+#define VIPL_CALL_CONNECT_PEER_DONE              16
+#define VIPL_CALL_CONNECT_PEER_WAIT              17
+#define VIPL_CALL_CREATE_PTAG                    18
+#define VIPL_CALL_DESTROY_PTAG                   19
+#define VIPL_CALL_REGISTER_MEM                   20
+#define VIPL_CALL_DEREGISTER_MEM                 21
+#define VIPL_CALL_QUERY_MEM                      22
+#define VIPL_CALL_SET_MEM_ATTRIBUTES             23
+#define VIPL_CALL_POST_SEND                      24
+#define VIPL_CALL_POST_RECV                      25
+#define VIPL_CALL_SEND_DONE                      26
+#define VIPL_CALL_RECV_DONE                      27
+#define VIPL_CALL_SEND_WAIT                      28
+#define VIPL_CALL_RECV_WAIT                      29
+#define VIPL_CALL_SEND_NOTIFY                    30
+#define VIPL_CALL_RECV_NOTIFY                    31
+#define VIPL_CALL_CREATE_CQ                      32
+#define VIPL_CALL_DESTROY_CQ                     33
+#define VIPL_CALL_RESIZE_CQ                      34
+#define VIPL_CALL_CQ_DONE                        35
+#define VIPL_CALL_CQ_WAIT                        36
+#define VIPL_CALL_CQ_NOTIFY                      37
+#define VIPL_CALL_ERROR_CALLBACK                 38
+#define VIPL_CALL_QUERY_SYSTEM_MANAGEMENT_INFO   39
+#define VIPL_CALL_NS_INIT                        40
+#define VIPL_CALL_NS_GET_HOST_BY_NAME            41
+#define VIPL_CALL_NS_GET_HOST_BY_ADDR            42
+#define VIPL_CALL_NS_SHUTDOWN                    43
+#define VIPL_CALL_ALLOC                          44
+#define VIPL_CALL_FREE                           45
+#define VIPL_CALL_DESCRIBE                       46
+#define VIPL_CALL_CQ_FD                          47
+#define VIPL_CALL_CQ_ARM                         48

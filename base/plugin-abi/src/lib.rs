@@ -32,11 +32,13 @@
 use core::ffi::{c_char, c_int};
 
 mod constants;
+mod layers;
 mod objects;
 mod tables;
 pub mod text;
 
 pub use constants::*;
+pub use layers::*;
 pub use objects::*;
 pub use tables::*;
 
@@ -54,11 +56,11 @@ pub struct vipl_plugin {
     pub abi_minor: u16,
     /// `VIPL_PLUGIN_FINGERPRINT`.
     pub fingerprint: u64,
-    /// `VIPL_KIND_PROVIDER`.
+    /// `VIPL_KIND_*`.
     pub kind: u32,
     /// 0.
     pub reserved: u32,
-    /// Name; the file is `libvipl_NAME.so`.
+    /// Name; the file is `libvipl_NAME.so`, that of a layer `libvipl_layer_NAME.so`.
     pub name: *const c_char,
     /// Version, for people.
     pub version: *const c_char,
@@ -76,6 +78,10 @@ pub struct vipl_plugin {
     pub setting_count: u32,
     /// 0.
     pub reserved_2: u32,
+    /// Layers: called once per process instead of `init`, which is NULL; again in a child made by `fork`, which then
+    /// starts anew. `out->size` as for `init`. Since minor version 2.
+    pub init_layer:
+        Option<unsafe extern "C" fn(host: *const vipl_layer_host, out: *mut vipl_layer) -> c_int>,
 }
 // SAFETY: constant data.
 unsafe impl Sync for vipl_plugin {}

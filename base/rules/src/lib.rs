@@ -10,6 +10,7 @@
 //!   port             a VI during one operation: attributes, queues, completions
 //!   host             the library's functions that are not about one VI
 //!   descriptor  region   the rules themselves
+//!   words            bits of descriptors in words
 //! ```
 
 pub mod descriptor;
@@ -18,6 +19,7 @@ pub mod kit;
 pub mod port;
 pub mod posted;
 pub mod region;
+pub mod words;
 
 pub use host::{Host, NicHandle, Status};
 pub use port::{Entry, Port, Queue};

@@ -59,6 +59,7 @@ const HEADERS: [Parts; 3] = [
         sources: &[
             "base/plugin-abi/src/objects.rs",
             "base/plugin-abi/src/tables.rs",
+            "base/plugin-abi/src/layers.rs",
             "base/plugin-abi/src/lib.rs",
         ],
     },

@@ -13,6 +13,7 @@ use vipl_sys::thread::{set_name, spawn_bare};
 
 use crate::bug;
 use crate::error::Error;
+use crate::layers;
 use crate::nic::events::{CqNotifyHandler, ErrorCopy, ErrorHandler, Job, NotifyHandler, Step};
 use crate::nic::notices::Notice;
 use crate::nic::{self, Nic, wait};
@@ -105,6 +106,7 @@ fn next_call(nic: &Arc<Nic>, before: cancel::Before) -> Option<Due> {
                 vi,
                 descriptor,
             }) => {
+                layers::handler(nic.handle, pointer(vi), 0, descriptor);
                 let descriptor = pointer(descriptor).cast();
                 (context, What::Descriptor(handler, pointer(vi), descriptor))
             }
@@ -116,6 +118,7 @@ fn next_call(nic: &Arc<Nic>, before: cancel::Before) -> Option<Due> {
                 ..
             }) => {
                 let recv = VIP_BOOLEAN::from(recv);
+                layers::handler(nic.handle, pointer(vi), recv, 0);
                 (context, What::Entry(handler, pointer(vi), recv))
             }
             Step::Error(handler, context, ErrorCopy(error)) => {

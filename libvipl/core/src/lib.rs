@@ -9,7 +9,7 @@
 //! above:
 //!
 //! ```text
-//!   calls          device (VipOpenNic, VipCloseNic)    connect    trace, describe (vipl_describe)
+//!   calls          device (VipOpenNic, VipCloseNic)    connect    trace ─▶ plugin::layer_host, describe (vipl_describe)
 //!                    │                                    │
 //!   plug-ins       plugin::map ─▶ plugin::host            │
 //!                                      │                  │
@@ -19,9 +19,9 @@
 //!                                      │
 //!   one opening    nic: regions and tags (memory::table, ::tags), host names (names::table), events, wait
 //!                                      │
-//!   one process    process: agent, plugin::{loader, file, loaded}, settings, logger, counters
+//!   one process    layers ─▶ process: agent, plugin::{loader, layers, file, loaded}, settings, logger, counters
 //!                                      │
-//!   basis          object (handles, tables, locks), sync, clock, text, meaning, error
+//!   basis          object (handles, tables, locks), watch, sync, clock, text, meaning, error
 //! ```
 //!
 //! A call on the data path: handle ─▶ slot of a table, locked ─▶ operation of the plug-in ─▶ `plugin::host`, if the
@@ -43,6 +43,7 @@ mod error;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod handlers;
+pub mod layers;
 mod logger;
 pub mod meaning;
 pub mod memory;
@@ -59,6 +60,7 @@ mod text;
 pub mod trace;
 pub mod vi;
 pub mod waiting;
+pub mod watch;
 
 pub use error::Error;
 pub use nic::idle::set_may_yield;

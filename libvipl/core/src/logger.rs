@@ -13,6 +13,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 
 use crate::settings::Settings;
+use crate::watch;
 
 /// The levels up to which lines are logged.
 struct Levels {
@@ -228,6 +229,9 @@ pub(crate) fn install(settings: &Settings) {
     let logger = LOGGER.get_or_init(|| Logger { levels, file });
     if log::set_logger(logger).is_ok() {
         log::set_max_level(logger.levels.highest());
+        if logger.levels.highest() == LevelFilter::Trace {
+            watch::turn_on();
+        }
     }
     for problem in problems {
         log::warn!(target: "settings", "{problem}");

@@ -13,6 +13,7 @@ use vipl_sys::{cancel, table};
 
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
+use crate::layers;
 use crate::logger::log_failure;
 use crate::memory::Memory;
 use crate::names::table::Names;
@@ -194,6 +195,7 @@ impl Nic {
 
     /// Raises an asynchronous error.
     pub(crate) fn raise(&self, error: VIP_ERROR_DESCRIPTOR) {
+        layers::error(&error);
         if self.events.raise(error) {
             self.wake();
         }

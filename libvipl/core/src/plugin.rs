@@ -3,6 +3,8 @@
 mod file;
 mod folders;
 pub(crate) mod host;
+pub(crate) mod layer_host;
+pub(crate) mod layers;
 pub(crate) mod loaded;
 pub(crate) mod loader;
 pub(crate) mod map;

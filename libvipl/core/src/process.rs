@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::logger;
 use crate::memory::allocated::Allocated;
 use crate::object::table::Free;
+use crate::plugin::layers::Layers;
 use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
 
@@ -26,6 +27,8 @@ use crate::settings::Settings;
 pub(crate) struct Process {
     pub(crate) settings: Arc<Settings>,
     pub(crate) plugins: Mutex<Plugins>,
+    /// The layers, once they have been loaded.
+    pub(crate) layers: OnceLock<Arc<Layers>>,
     pub(crate) agents: Agents,
     pub(crate) counters: Counters,
     pub(crate) nics: Free,
@@ -134,6 +137,7 @@ pub(crate) fn get() -> &'static Process {
         agents: Agents::new(settings.clone()),
         settings,
         plugins: Mutex::default(),
+        layers: OnceLock::new(),
         counters: Counters::default(),
         nics: Free::new(seed),
         vis: Free::new(seed),

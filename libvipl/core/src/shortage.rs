@@ -32,10 +32,10 @@ pub fn is_here() -> bool {
 /// The result of a call that is refused now.
 #[cold]
 pub fn refuse(call: &Call) -> Option<VIP_RETURN> {
-    if !MAKING.contains(&call.name) {
+    if !MAKING.contains(&call.name()) {
         return None;
     }
     process::get();
-    log::error!(target: "core", "there is no memory left for {}", call.name);
+    log::error!(target: "core", "there is no memory left for {}", call.name());
     Some(VIP_RETURN::VIP_ERROR_RESOURCE)
 }

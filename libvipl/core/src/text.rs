@@ -1,10 +1,9 @@
-//! Formatting of values for the log: addresses, discriminators, and the bits of Status, Control and
-//! reliability levels.
+//! Formatting of values for the log: addresses and discriminators; and, from `vipl-rules`, the bits of Status, Control
+//! and reliability levels.
 
-use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use vipl_abi::*;
+pub(crate) use vipl_rules::words::{control, levels, status};
 
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
@@ -42,94 +41,9 @@ pub(crate) fn discriminator(bytes: &[u8]) -> String {
     }
 }
 
-/// Names of the bits of a mask, with `|` between them.
-fn names(bits: u32, known: &[(u32, &str)]) -> String {
-    let mut text = String::new();
-    let mut rest = bits;
-    for (bit, name) in known.iter().filter(|(bit, _)| bits & bit == *bit) {
-        let _ = write!(text, "{}{name}", if text.is_empty() { "" } else { "|" });
-        rest &= !bit;
-    }
-    if rest != 0 || text.is_empty() {
-        let _ = write!(text, "{}{rest:#x}", if text.is_empty() { "" } else { "|" });
-    }
-    text
-}
-
-/// Names of reliability levels.
-pub(crate) fn levels(levels: VIP_RELIABILITY_LEVEL) -> String {
-    names(
-        levels.into(),
-        &[
-            (VIP_SERVICE_UNRELIABLE.into(), "unreliable"),
-            (VIP_SERVICE_RELIABLE_DELIVERY.into(), "delivery"),
-            (VIP_SERVICE_RELIABLE_RECEPTION.into(), "reception"),
-        ],
-    )
-}
-
-/// Names of the bits of a descriptor's Status.
-pub(crate) fn status(status: u32) -> String {
-    let operation = match status & VIP_STATUS_OP_MASK {
-        VIP_STATUS_OP_SEND => "OP_SEND",
-        VIP_STATUS_OP_RECEIVE => "OP_RECEIVE",
-        VIP_STATUS_OP_RDMA_WRITE => "OP_RDMA_WRITE",
-        VIP_STATUS_OP_REMOTE_RDMA_WRITE => "OP_REMOTE_RDMA_WRITE",
-        VIP_STATUS_OP_RDMA_READ => "OP_RDMA_READ",
-        _ => "OP_?",
-    };
-    let bits = names(
-        status & !VIP_STATUS_OP_MASK,
-        &[
-            (VIP_STATUS_DONE, "DONE"),
-            (VIP_STATUS_FORMAT_ERROR, "FORMAT_ERROR"),
-            (VIP_STATUS_PROTECTION_ERROR, "PROTECTION_ERROR"),
-            (VIP_STATUS_LENGTH_ERROR, "LENGTH_ERROR"),
-            (VIP_STATUS_PARTIAL_ERROR, "PARTIAL_ERROR"),
-            (VIP_STATUS_DESC_FLUSHED_ERROR, "DESC_FLUSHED_ERROR"),
-            (VIP_STATUS_TRANSPORT_ERROR, "TRANSPORT_ERROR"),
-            (VIP_STATUS_RDMA_PROT_ERROR, "RDMA_PROT_ERROR"),
-            (VIP_STATUS_REMOTE_DESC_ERROR, "REMOTE_DESC_ERROR"),
-            (VIP_STATUS_IMMEDIATE, "IMMEDIATE"),
-        ],
-    );
-    format!("{bits}|{operation}")
-}
-
-/// Control field of a descriptor.
-pub(crate) fn control(control: u16) -> String {
-    let operation = match control & VIP_CONTROL_OP_MASK {
-        VIP_CONTROL_OP_SENDRECV => "SENDRECV",
-        VIP_CONTROL_OP_RDMAWRITE => "RDMAWRITE",
-        VIP_CONTROL_OP_RDMAREAD => "RDMAREAD",
-        _ => "OP_RESERVED",
-    };
-    match control & !VIP_CONTROL_OP_MASK {
-        0 => operation.to_owned(),
-        flags => {
-            let known = [
-                (VIP_CONTROL_IMMEDIATE.into(), "IMMEDIATE"),
-                (VIP_CONTROL_QFENCE.into(), "QFENCE"),
-            ];
-            format!("{operation}|{}", names(flags.into(), &known))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bits_have_names() {
-        let bits = VIP_STATUS_DONE | VIP_STATUS_LENGTH_ERROR | VIP_STATUS_OP_RECEIVE;
-        assert_eq!(status(bits), "DONE|LENGTH_ERROR|OP_RECEIVE");
-        assert_eq!(control(VIP_CONTROL_OP_RDMAREAD), "RDMAREAD");
-        assert_eq!(control(VIP_CONTROL_QFENCE), "SENDRECV|QFENCE");
-        assert_eq!(control(0x18), "SENDRECV|QFENCE|0x10");
-        assert_eq!(levels(6), "delivery|reception");
-        assert_eq!(levels(0), "0x0");
-    }
 
     #[test]
     fn addresses_are_those_of_the_network() {

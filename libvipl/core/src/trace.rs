@@ -1,15 +1,18 @@
 //! Calls of the application as lines of the log: every call at level `trace`, failed ones at `warn` or `info`.
 //!
 //! An entry point describes its call by the names and values of its arguments ([`Call`]); this module decides
-//! what is logged. While `trace` is off, an entry point costs one load and one branch ([`on`]).
+//! what is logged. Layers see the same description. While calls are not watched, an entry point costs one load and one
+//! branch ([`crate::watch`]).
 
 use std::cell::RefCell;
 use std::fmt::Write;
 
-use log::{Level, LevelFilter};
+use log::Level;
 use vipl_abi::VIP_RETURN;
 
+use crate::layers::{self, Passing};
 use crate::logger;
+use crate::plugin::layer_host::LAYER_HOST;
 use crate::process;
 
 mod explain;
@@ -23,21 +26,60 @@ const TARGET: &str = "call";
 /// Maximum number of different polls that are merged at a time.
 const POLLS_MAX: usize = 16;
 
-/// One call of the application, described by its entry point.
+/// Most arguments of a function.
+const ARGUMENTS_MAX: usize = 6;
+
+/// One call of the application, described by its entry point. It is made at each call that is watched, so it takes
+/// nothing from the heap.
 pub struct Call {
     /// The function.
-    pub name: &'static str,
-    /// Arguments that the function reads.
-    pub inputs: Vec<(&'static str, Argument)>,
-    /// Arguments that it writes to.
-    pub outputs: Vec<(&'static str, Argument)>,
+    name: &'static str,
+    /// The same for layers, `VIPL_CALL_*`.
+    function: u32,
+    arguments: [(&'static str, Argument); ARGUMENTS_MAX],
+    inputs: u8,
+    outputs: u8,
 }
 
 impl Call {
+    /// A call of this function, with the arguments that it reads and those that it writes to.
+    #[inline(always)]
+    pub fn new<const I: usize, const O: usize>(
+        name: &'static str,
+        function: u32,
+        inputs: [(&'static str, Argument); I],
+        outputs: [(&'static str, Argument); O],
+    ) -> Call {
+        const { assert!(I + O <= ARGUMENTS_MAX) };
+        let mut arguments = [("", Argument::Number(0)); ARGUMENTS_MAX];
+        arguments[..I].copy_from_slice(&inputs);
+        arguments[I..I + O].copy_from_slice(&outputs);
+        Call {
+            name,
+            function,
+            arguments,
+            inputs: I as u8,
+            outputs: O as u8,
+        }
+    }
+
+    /// The function.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn inputs(&self) -> &[(&'static str, Argument)] {
+        &self.arguments[..usize::from(self.inputs)]
+    }
+
+    fn outputs(&self) -> &[(&'static str, Argument)] {
+        &self.arguments[usize::from(self.inputs)..][..usize::from(self.outputs)]
+    }
+
     /// `VipDestroyVi(ViHandle 0x1234)`, with the targets of the inputs.
     fn text(&self) -> String {
         let mut text = format!("{}(", self.name);
-        for (place, (name, argument)) in self.inputs.iter().enumerate() {
+        for (place, (name, argument)) in self.inputs().iter().enumerate() {
             let comma = if place == 0 { "" } else { ", " };
             let _ = write!(text, "{comma}{name} {}", argument.input(name));
         }
@@ -48,7 +90,7 @@ impl Call {
     /// The values written by the function.
     fn written(&self) -> String {
         let mut text = String::new();
-        for (name, argument) in &self.outputs {
+        for (name, argument) in self.outputs() {
             let _ = write!(text, ", {name} {}", argument.output());
         }
         text
@@ -58,12 +100,6 @@ impl Call {
     fn waits(&self) -> bool {
         self.name.ends_with("Wait") || self.name == "VipConnectRequest"
     }
-}
-
-/// Whether calls may have to be logged. One relaxed load.
-#[inline(always)]
-pub fn on() -> bool {
-    log::max_level() == LevelFilter::Trace
 }
 
 /// Calls that are repeated until they succeed.
@@ -111,23 +147,22 @@ thread_local! {
     static FOLDED: RefCell<Folded> = RefCell::default();
 }
 
-/// Begins a call off the data path. The first one of a process reads the settings.
+/// Begins a call off the data path. The first one of a process reads the settings and loads the layers.
 pub fn begin() {
-    process::get();
+    layers::load(&LAYER_HOST);
     logger::reset_logged();
 }
 
 /// A traced call.
-pub struct Traced(Option<(Call, String)>);
+struct Traced(Option<(Call, String)>);
 
 impl Traced {
     /// Records the arguments before the function uses them.
-    pub fn new(describe: impl Fn() -> Call) -> Traced {
+    fn new(call: Call) -> Traced {
         if !log::log_enabled!(target: TARGET, Level::Trace) {
             return Traced(None);
         }
         vipl_guard::install();
-        let call = describe();
         let text = call.text();
         if call.waits() {
             log::trace!(target: TARGET, "{text} ...");
@@ -136,7 +171,7 @@ impl Traced {
     }
 
     /// Logs it with its result.
-    pub fn end(self, result: VIP_RETURN) {
+    fn end(self, result: VIP_RETURN) {
         let Some((call, text)) = self.0 else { return };
         let good = matches!(
             result,
@@ -155,6 +190,36 @@ impl Traced {
             }
             log::trace!(target: TARGET, "{line}");
         });
+    }
+}
+
+/// A watched call: a line of the log, and its way through the layers.
+pub struct Watched {
+    line: Traced,
+    layers: Option<Passing>,
+}
+
+impl Watched {
+    /// Shows a call to whom it may concern before the function does anything. `caller` is where the application goes on
+    /// after it, or 0. The second value is the result if a layer answers the call.
+    pub fn new(describe: impl Fn() -> Call, caller: usize) -> (Watched, Option<VIP_RETURN>) {
+        let call = describe();
+        let all = call.inputs().iter().chain(call.outputs());
+        let bits = all.map(|(_, argument)| argument.bits());
+        let (layers, answer) = match Passing::begin(call.function, bits, caller) {
+            Some((passing, answer)) => (Some(passing), answer),
+            None => (None, None),
+        };
+        let line = Traced::new(call);
+        (Watched { line, layers }, answer)
+    }
+
+    /// The call has ended.
+    pub fn end(self, result: VIP_RETURN) {
+        if let Some(layers) = self.layers {
+            layers.end(result);
+        }
+        self.line.end(result);
     }
 }
 

@@ -11,6 +11,7 @@
 //! [`shm`], [`futex`] and [`thread`] wrap system calls for a library inside an application's process. The module
 //! `shim` makes the C table of a plug-in from its traits.
 
+pub mod layer;
 pub mod settings;
 mod shim;
 #[cfg(feature = "testing")]
@@ -25,7 +26,7 @@ pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
 pub use vipl_rules::host::{Host, Link, NicHandle, Poll, Status};
 pub use vipl_rules::port::{Entry, Port, Queue, Room, Source};
-pub use vipl_rules::{host_table, kit, posted as descriptor, region};
+pub use vipl_rules::{host_table, kit, posted as descriptor, region, words};
 pub use vipl_sys::{futex, shm, thread};
 
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`]. Behind the colon stand the capabilities of its NIC, which are

@@ -39,6 +39,7 @@ pub const fn description<P: Provider>(init: Init) -> vipl_plugin {
         settings: P::SETTINGS.as_ptr().cast(),
         setting_count: P::SETTINGS.len() as u32,
         reserved_2: 0,
+        init_layer: None,
     }
 }
 

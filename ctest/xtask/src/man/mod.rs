@@ -7,6 +7,7 @@
 //! | `vipl-mpirun(1)` | `docs/man/vipl-mpirun.1.md` |
 //! | `vipl(7)` | `docs/man/vipl.7.md`, with the list of functions and the rules for all of them put in |
 //! | `vipl_plugin(7)` | `plugins/PLUGINS.md` |
+//! | `vipl_layers(7)` | `docs/LAYERS.md` |
 //! | the tools, section 1, and `vipkad(8)` | their command lines, by `--generate man` |
 
 mod conf;
@@ -104,7 +105,12 @@ pub(crate) fn pages(version: &str) -> Result<Vec<Page>> {
         .ok_or("PLUGINS.md has no sections")?;
     plugin.markdown(&format!("## {sections}"));
     plugin.see_also(&[("vipl".to_owned(), 7), ("vipl.conf".to_owned(), 5)]);
-    pages.extend([vipl.page(), wrapper.page(), plugin.page()]);
+    let mut layers = Text::new("vipl_layers", 7, version, "look at the calls of a program");
+    let guide = read("docs/LAYERS.md")?;
+    let (_, guide) = guide.split_once("\n\n").ok_or("LAYERS.md has no text")?;
+    layers.markdown(&format!("## DESCRIPTION\n\n{guide}"));
+    layers.see_also(&[("vipl".to_owned(), 7), ("vipl_plugin".to_owned(), 7)]);
+    pages.extend([vipl.page(), wrapper.page(), plugin.page(), layers.page()]);
     Ok(pages)
 }
 

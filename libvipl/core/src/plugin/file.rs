@@ -59,6 +59,32 @@ pub(super) fn load(
     settings: &Settings,
     host: &'static vipl_host,
 ) -> Result<&'static LoadedPlugin, Refusal> {
+    let plugin = open(name, path, VIPL_KIND_PROVIDER, settings)?;
+    let ops = in_init(path, || initialise(&plugin, host))?;
+    Ok(Box::leak(Box::new(LoadedPlugin {
+        name: name.to_owned(),
+        // SAFETY: the plug-in's constant string.
+        version: unsafe { text(plugin.version) },
+        path: path.to_owned(),
+        ops,
+    })))
+}
+
+/// Loads a layer from a file; returns its version and its table.
+pub(super) fn load_layer(
+    name: &str,
+    path: &Path,
+    settings: &Settings,
+    host: &'static vipl_layer_host,
+) -> Result<(String, vipl_layer), Refusal> {
+    let plugin = open(name, path, VIPL_KIND_LAYER, settings)?;
+    let ops = in_init(path, || initialise_layer(&plugin, host))?;
+    // SAFETY: the plug-in's constant string.
+    Ok((unsafe { text(plugin.version) }, ops))
+}
+
+/// Opens a file and checks its description, without running its code.
+fn open(name: &str, path: &Path, kind: u32, settings: &Settings) -> Result<vipl_plugin, Refusal> {
     log::debug!(target: "plugin", "loading {}", path.display());
     elf::check(path).map_err(|unfit| match unfit {
         Unfit::Class(bits) => Refusal::Class(bits),
@@ -77,7 +103,7 @@ pub(super) fn load(
     let (magic, size) = unsafe { ((*plugin).magic, (*plugin).size) };
     expect("magic", VIPL_PLUGIN_MAGIC, magic)?;
     // SAFETY: as large as its size says.
-    let plugin = &unsafe { description(plugin, size as usize) }?;
+    let plugin = unsafe { description(plugin, size as usize) }?;
     expect(
         "abi_major",
         VIPL_PLUGIN_ABI_MAJOR.into(),
@@ -85,20 +111,13 @@ pub(super) fn load(
     )?;
     expect("fingerprint", VIPL_PLUGIN_FINGERPRINT, plugin.fingerprint)?;
     let size = plugin.size as usize;
-    expect_size("vipl_plugin.size", plugin, size, size_of::<vipl_plugin>())?;
-    expect("kind", VIPL_KIND_PROVIDER.into(), plugin.kind.into())?;
+    expect_size("vipl_plugin.size", &plugin, size, size_of::<vipl_plugin>())?;
+    expect("kind", kind.into(), plugin.kind.into())?;
     if plugin.required & !FEATURES_KNOWN != 0 {
         return Err(Refusal::Features(plugin.required & !FEATURES_KNOWN));
     }
-    let text = |text: *const c_char| {
-        if text.is_null() {
-            return None;
-        }
-        // SAFETY: the plug-in's constant string.
-        let text = unsafe { CStr::from_ptr(text) };
-        Some(text.to_string_lossy().into_owned())
-    };
-    let found = text(plugin.name).unwrap_or_default();
+    // SAFETY: the plug-in's constant string.
+    let found = unsafe { text(plugin.name) };
     if found != name {
         return Err(Refusal::Name {
             expected: name.to_owned(),
@@ -106,22 +125,31 @@ pub(super) fn load(
         });
     }
     // SAFETY: constant data of the plug-in, which is never closed.
-    settings.declare(name, unsafe { crate::settings::of_plugin(plugin) }?);
+    settings.declare(name, unsafe { crate::settings::of_plugin(&plugin) }?);
+    Ok(plugin)
+}
+
+/// Runs the init of a plug-in. A fault there names the file.
+fn in_init<T>(path: &Path, init: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
     log::debug!(target: "plugin", "calling init of {}", path.display());
-    let ops = {
-        let line = format!(
-            "vipl: a fault while the plug-in {} was in its init\n",
-            path.display()
-        );
-        let init = || initialise(plugin, host);
-        vipl_guard::on_fault(&line, vipl_sys::stderr::write, init)?
-    };
-    Ok(Box::leak(Box::new(LoadedPlugin {
-        name: found,
-        version: text(plugin.version).unwrap_or_default(),
-        path: path.to_owned(),
-        ops,
-    })))
+    let line = format!(
+        "vipl: a fault while the plug-in {} was in its init\n",
+        path.display()
+    );
+    vipl_guard::on_fault(&line, vipl_sys::stderr::write, init)
+}
+
+/// A plug-in's text; an empty one for NULL.
+///
+/// # Safety
+/// NULL or NUL-terminated.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: guaranteed by the caller.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
 }
 
 /// An error with its cause, which contains the loader's reason.
@@ -228,6 +256,28 @@ fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_pro
     if ops.arm.is_none() || ops.sleep.is_none() || ops.wake.is_none() {
         (ops.arm, ops.sleep, ops.wake) = (None, None, None);
     }
+    Ok(ops)
+}
+
+/// The same for a layer. Every operation of a layer is optional.
+fn initialise_layer(
+    plugin: &vipl_plugin,
+    host: &'static vipl_layer_host,
+) -> Result<vipl_layer, Refusal> {
+    let init = plugin.init_layer.ok_or(Refusal::MissingOp("init_layer"))?;
+    let mut ops = vipl_layer {
+        size: size_of::<vipl_layer>(),
+        before: None,
+        after: None,
+        event: None,
+        end: None,
+    };
+    // SAFETY: both tables are valid; the layer writes no further than the given size.
+    let status = unsafe { init(host, &raw mut ops) };
+    if status != VIPL_OK {
+        return Err(Refusal::Init(status));
+    }
+    expect_size("vipl_layer.size", plugin, ops.size, size_of::<vipl_layer>())?;
     Ok(ops)
 }
 

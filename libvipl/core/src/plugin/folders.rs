@@ -61,9 +61,19 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     distinct
 }
 
-/// The name of the plug-in in a file with this name, if it can be one.
+/// The name of the plug-in in a file with this name, if it can be one. Layers are only loaded when they are asked for.
 pub(super) fn name_of(file: &str) -> Option<&str> {
-    file.strip_prefix("libvipl_")?.strip_suffix(".so")
+    let name = file.strip_prefix("libvipl_")?.strip_suffix(".so")?;
+    (!name.starts_with("layer_")).then_some(name)
+}
+
+/// The first file of the folders that can have this layer.
+pub(super) fn layer(settings: &Settings, name: &str) -> Option<PathBuf> {
+    let file = format!("libvipl_layer_{name}.so");
+    let mut files = directories(settings)
+        .into_iter()
+        .map(|folder| folder.join(&file));
+    files.find(|path| path.exists())
 }
 
 /// The plug-in files of a directory, sorted by name.
@@ -111,6 +121,12 @@ pub(super) fn wanted(filter: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_is_no_provider() {
+        assert_eq!(name_of("libvipl_ip.so"), Some("ip"));
+        assert_eq!(name_of("libvipl_layer_ip.so"), None);
+    }
 
     #[test]
     fn the_filter_admits_or_excludes() {

@@ -185,6 +185,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "udp_port" (Kind::Number("port", 0, 65_535)) "0" "UDP port of an agent that the library starts; 0: 34998, or any if that is taken"
     "udp_from" (Kind::Text("networks")) "subnets" "whose hosts may connect over UDP without a secret, to an agent that the library starts: subnets, any, or 10.0.0.0/8,fd00::/8 beside the subnets"
     "secret_file" (Kind::Text("path")) "" "secret that an agent must have over UDP, and of one that the library starts"
+    "layers" (Kind::Text("names")) "" "layers that see each call, in this order: trace, validate, record, fault, or others"
     "plugin_path" (Kind::Text("directories")) "" "folders searched for plug-ins first"
     "plugins" (Kind::Text("names")) "" "only these plug-ins (a,b), or all but these (^a,b)"
     "spin_us" (Kind::Number("microseconds", 0, 10_000_000)) "20" "time that a wait polls before it sleeps; what other threads use of the processor does not count"

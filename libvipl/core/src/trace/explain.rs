@@ -86,7 +86,9 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
 
 /// The object of a call.
 fn first_object(call: &Call) -> Option<usize> {
-    call.inputs.first().and_then(|(_, object)| object.address())
+    call.inputs()
+        .first()
+        .and_then(|(_, object)| object.address())
 }
 
 /// Data path calls, which do not reset the record of logged lines.
@@ -149,7 +151,7 @@ fn judge(kind: Kind, handle: *mut c_void) -> Result<VIP_NIC_HANDLE, String> {
 /// The first argument that is invalid.
 fn bad_argument(call: &Call) -> Option<String> {
     let mut first: Option<(&str, VIP_NIC_HANDLE)> = None;
-    for (name, argument) in &call.inputs {
+    for (name, argument) in call.inputs() {
         let Some(address) = argument.address() else {
             continue;
         };
@@ -179,7 +181,7 @@ fn bad_argument(call: &Call) -> Option<String> {
         }
     }
     let absent = call
-        .outputs
+        .outputs()
         .iter()
         .find(|(name, argument)| argument.address() == Some(0) && !MAY_BE_NULL.contains(name));
     absent.map(|(name, _)| format!("{name} is NULL"))
@@ -232,7 +234,7 @@ fn advice(call: &Call, result: VIP_RETURN) -> String {
 
 /// The state of the VI, if it is the cause.
 fn state(call: &Call) -> String {
-    let handle = call.inputs.iter().find_map(|(name, argument)| {
+    let handle = call.inputs().iter().find_map(|(name, argument)| {
         (*name == "ViHandle").then_some(std::ptr::without_provenance_mut(argument.address()?))
     });
     let Some(vi) = handle.and_then(|handle| vi::lock(handle).ok()) else {
@@ -250,14 +252,6 @@ mod tests {
     use super::super::Argument;
     use super::*;
 
-    fn call(name: &'static str, inputs: Vec<(&'static str, Argument)>) -> Call {
-        Call {
-            name,
-            inputs,
-            outputs: Vec::new(),
-        }
-    }
-
     #[test]
     fn a_bad_argument_is_named() {
         let parts = handle::Parts {
@@ -266,7 +260,7 @@ mod tests {
         };
         let cq = Argument::from(handle::join(Kind::Cq, parts));
         let fault = |name, argument| {
-            bad_argument(&call("VipDestroyVi", vec![(name, argument)])).unwrap_or_default()
+            bad_argument(&Call::new("VipDestroyVi", 0, [(name, argument)], [])).unwrap_or_default()
         };
         assert_eq!(
             fault("ViHandle", cq),

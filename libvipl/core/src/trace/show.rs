@@ -87,6 +87,15 @@ fn behind<T: Copy>(pointer: *const T, show: impl FnOnce(T) -> String) -> String 
 }
 
 impl Argument {
+    /// Its bits, for layers.
+    #[inline(always)]
+    pub(super) fn bits(self) -> u64 {
+        match self {
+            Argument::Number(number) => number,
+            other => other.address().unwrap_or(0) as u64,
+        }
+    }
+
     /// Its bits, if it is a handle or a pointer.
     pub(super) fn address(self) -> Option<usize> {
         Some(match self {

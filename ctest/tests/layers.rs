@@ -1,0 +1,293 @@
+//! Layers: programs run under each of them as they do without, bad ones are left out, and who has none pays nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+use vipl_ctest::{Program, Run, find_tool, library_dir, program, source, work_dir};
+
+/// Programs that between them make every call, on `loopback`.
+const PROGRAMS: [&str; 18] = [
+    "simple", "tour", "queue", "xfer", "rdma", "cq", "notify", "threads", "conn", "peer", "vi",
+    "nic", "memory", "disc", "waits", "errors", "forked", "ns",
+];
+
+/// A folder of one test, empty.
+fn folder(name: &str) -> PathBuf {
+    let dir = work_dir().join("layers").join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    dir
+}
+
+fn under(layers: &str, name: &str) -> Run {
+    Run::compatible(program(name))
+        .env("VIPL_LAYERS", layers)
+        .allow("vip_hosts")
+        .allow("/tmp/no/such/table")
+        .allow("VIP_ERROR_")
+}
+
+/// The value of a member in a line of a trace.
+fn member<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let rest = line.split_once(&format!("\"{name}\":"))?.1;
+    Some(match rest.strip_prefix('"') {
+        Some(text) => text.split('"').next()?,
+        None => rest.split([',', '}']).next()?,
+    })
+}
+
+#[test]
+fn programs_run_under_trace() {
+    let dir = folder("trace");
+    for name in PROGRAMS {
+        let file = dir.join(name);
+        under("trace", name).env("VIPL_TRACE_FILE", &file).pass();
+        let text = std::fs::read_to_string(&file).expect("a trace");
+        assert!(text.starts_with("[\n"), "{name}");
+        for line in text.lines().skip(1) {
+            assert!(
+                line.starts_with("{\"pid\":") && line.ends_with("}},"),
+                "{name}: {line}"
+            );
+        }
+        let opened = text
+            .lines()
+            .find(|line| member(line, "name") == Some("VipOpenNic"));
+        let opened = opened.unwrap_or_else(|| panic!("{name}: no VipOpenNic in\n{text}"));
+        assert_eq!(member(opened, "result"), Some("VIP_SUCCESS"), "{name}");
+        assert!(member(opened, "dur").is_some(), "{name}");
+    }
+}
+
+/// One file shows both sides, and each message that has arrived has the name that its sender gave it.
+#[test]
+fn messages_of_both_sides_are_joined() {
+    let file = folder("joined").join("trace");
+    under("trace", "tour").env("VIPL_TRACE_FILE", &file).pass();
+    let text = std::fs::read_to_string(&file).expect("a trace");
+    let ends = |flow: &str| -> BTreeMap<&str, (&str, f64)> {
+        let lines = text
+            .lines()
+            .filter(|line| member(line, flow) == Some("true"));
+        lines
+            .filter_map(|line| {
+                let at = member(line, "ts")?.parse().ok()?;
+                Some((member(line, "bind_id")?, (member(line, "pid")?, at)))
+            })
+            .collect()
+    };
+    let (sent, received) = (ends("flow_out"), ends("flow_in"));
+    assert!(received.len() > 10, "{text}");
+    for (name, (receiver, _)) in &received {
+        let (sender, _) = sent
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} was not sent"));
+        assert_ne!(sender, receiver, "{name}");
+    }
+}
+
+#[test]
+fn calls_go_to_the_log_without_a_file() {
+    let finished = under("trace", "simple").env("VIPL_LOG", "info").pass();
+    let lines = finished.log(&["info"]);
+    for name in ["VipOpenNic", "VipPostSend", "VipCloseNic"] {
+        let text = format!("\"name\":\"{name}\"");
+        assert!(
+            lines.iter().any(|line| line.contains(&text)),
+            "{}",
+            finished.report(name)
+        );
+    }
+}
+
+/// A layer that is not found, is no layer, or is bad is left out with one line, and the program runs.
+#[test]
+fn bad_layers_are_left_out() {
+    let dir = folder("bad");
+    let bad = |name: &str, wrong: &str| {
+        Program::new(source("badplugins/bad_layer.c"))
+            .shared()
+            .flag(format!("-DBAD_{wrong}"))
+            .flag(format!("-DNAME=\"{name}\""))
+            .build(&dir.join(format!("libvipl_layer_{name}.so")));
+    };
+    for (name, wrong, said) in [
+        ("magic", "MAGIC", "magic"),
+        ("major", "MAJOR", "abi_major"),
+        ("kind", "KIND", "kind: expected 0x2, found 0x1"),
+        ("size", "SIZE", "vipl_layer.size"),
+        ("init", "INIT", "init failed with status -1"),
+        ("absent", "ABSENT", "has no operation init_layer"),
+    ] {
+        bad(name, wrong);
+        let finished = under(name, "simple")
+            .env("VIPL_PLUGIN_PATH", &dir)
+            .allow(&format!("the layer {name} is left out"))
+            .pass();
+        // One line of each process.
+        let lines: Vec<&str> = finished.log(&["error"]);
+        assert_eq!(lines.len(), 2, "{}", finished.report(name));
+        assert!(
+            lines.iter().all(|line| line.contains(said)),
+            "{}",
+            finished.report(said)
+        );
+    }
+    for name in ["nowhere", "../trace"] {
+        let finished = under(name, "simple").allow("is left out").pass();
+        let lines = finished.log(&["error"]);
+        assert_eq!(lines.len(), 2, "{}", finished.report(name));
+        assert!(
+            lines.iter().all(|line| line.contains("there is no file")),
+            "{}",
+            finished.report(name)
+        );
+    }
+    // Its folder is full of layers that were not asked for.
+    Run::compatible(program("simple"))
+        .env("VIPL_PLUGIN_PATH", &dir)
+        .pass();
+}
+
+/// The example in C counts calls; layers in front of it and behind it do not change what it sees.
+#[test]
+fn a_layer_in_c() {
+    let dir = folder("example");
+    Program::new(source("../examples/layer.c"))
+        .flag("-O2")
+        .shared()
+        .build(&dir.join("libvipl_layer_example.so"));
+    for layers in ["example", "trace,example", "example,trace"] {
+        let finished = under(layers, "simple")
+            .env("VIPL_PLUGIN_PATH", &dir)
+            .env("VIPL_TRACE_FILE", dir.join("trace"))
+            .env("VIPL_LOG", "info")
+            // Of a layer that is not in use.
+            .allow("VIPL_TRACE_FILE is not a setting")
+            .pass();
+        let lines = finished.log(&["info"]);
+        let count = |name: &str| {
+            let line = lines
+                .iter()
+                .find(|line| line.contains(&format!(" {name} ")));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+        };
+        assert!(
+            count("VipOpenNic") >= Some(1),
+            "{}",
+            finished.report(layers)
+        );
+        assert!(
+            count("VipPostSend") >= Some(1),
+            "{}",
+            finished.report(layers)
+        );
+    }
+}
+
+/// Functions that transfer data, whose instructions count.
+const DATA_PATH: [&str; 5] = [
+    "VipPostSend",
+    "VipPostRecv",
+    "VipSendDone",
+    "VipRecvDone",
+    "VipCQDone",
+];
+
+/// Without layers nothing of them is executed: of all that the instructions of the data path refer to, only one flag is
+/// about watching, which was there before for the log, and it is loaded once and tested at once.
+#[test]
+fn the_data_path_has_no_instruction_for_layers() {
+    let Some(objdump) = find_tool("objdump").filter(|_| cfg!(target_arch = "x86_64")) else {
+        println!("left out: objdump is not installed, or reads another machine");
+        return;
+    };
+    let library = library_dir().join("libvipl.so.1");
+    let read = |arguments: &[&str]| {
+        let output = Command::new(&objdump)
+            .args(arguments)
+            .arg(&library)
+            .output()
+            .expect("objdump");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let symbols = symbols(&read(&["-t"]), &read(&["-R"]));
+    for function in DATA_PATH {
+        let text = read(&[
+            "-d",
+            "--no-show-raw-insn",
+            &format!("--disassemble={function}"),
+        ]);
+        let code: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with(' ') && line.contains(":\t"))
+            .collect();
+        assert!(code.len() > 20, "{function}: {} instructions", code.len());
+        let mut loads = Vec::new();
+        for (place, line) in code.iter().enumerate() {
+            let name = refers_to(line, &symbols);
+            for word in ["layers", "Passing", "Watched", "LAYER_HOST"] {
+                assert!(!name.contains(word), "{function}: {line}: {name}");
+            }
+            if name.contains("watch7WATCHED") {
+                loads.push(place);
+            }
+        }
+        assert_eq!(loads.len(), 1, "{function}: loads of the flag\n{text}");
+        let after = &code[loads[0]..][..6];
+        let jump = after.iter().position(|line| line.contains("\tj"));
+        assert!(
+            jump.is_some(),
+            "{function}: no branch behind the flag: {after:#?}"
+        );
+        // One slow path, for the log and layers alike.
+        let targets: BTreeSet<String> = code
+            .iter()
+            .map(|line| refers_to(line, &symbols))
+            .filter(|name| name.contains("3any"))
+            .collect();
+        assert_eq!(targets.len(), 1, "{function}: {targets:?}\n{text}");
+    }
+}
+
+/// Names of addresses; those of the global offset table have the names of what they refer to.
+fn symbols(table: &str, relocations: &str) -> BTreeMap<u64, String> {
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let mut names = BTreeMap::new();
+    for line in table.lines() {
+        if let Some((Some(at), Some(name))) = line
+            .split_once(' ')
+            .map(|(at, rest)| (number(at), rest.split_whitespace().last()))
+        {
+            names.insert(at, name.to_owned());
+        }
+    }
+    for line in relocations
+        .lines()
+        .filter(|line| line.contains("R_X86_64_RELATIVE"))
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let target = words
+            .last()
+            .and_then(|word| number(word.rsplit('+').next()?));
+        if let (Some(at), Some(target)) = (words.first().and_then(|word| number(word)), target)
+            && let Some(name) = names.get(&target).cloned()
+        {
+            names.insert(at, name);
+        }
+    }
+    names
+}
+
+/// The name of what an instruction refers to, or an empty one.
+fn refers_to(line: &str, symbols: &BTreeMap<u64, String>) -> String {
+    let behind = line.split_once("# ").map(|(_, rest)| rest);
+    let target = behind.and_then(|rest| u64::from_str_radix(rest.split(' ').next()?, 16).ok());
+    match target {
+        Some(at) => symbols.get(&at).cloned().unwrap_or_default(),
+        None => line
+            .split_once('<')
+            .map_or(String::new(), |(_, name)| name.to_owned()),
+    }
+}

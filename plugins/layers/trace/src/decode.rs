@@ -1,0 +1,140 @@
+//! Arguments of calls as members of a JSON object.
+
+use vipl_abi::*;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::layer::{Argument, Call, arguments, bytes, posted, read};
+use vipl_plugin_sdk::words;
+
+use crate::line::Text;
+
+/// Longest text of the application that is shown.
+const TEXT_MAX: usize = 64;
+
+/// Writes the arguments, each with a comma behind it; `done`: the function has written its outputs.
+pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut Text) {
+    for (number, (name, kind)) in arguments(call.function()).iter().enumerate() {
+        out.put("\"");
+        out.put(name);
+        out.put("\":");
+        one(call.argument(number), *kind, done, out);
+        out.put(",");
+    }
+}
+
+fn one(value: u64, kind: Argument, done: bool, out: &mut Text) {
+    let at = value as usize;
+    match kind {
+        Argument::Number => out.decimal(value),
+        Argument::Timeout if value as VIP_ULONG == VIP_INFINITE => out.put("\"infinite\""),
+        Argument::Timeout => out.decimal(value),
+        Argument::Text => text(value, out),
+        Argument::Net => address(value, out),
+        Argument::Descriptor => descriptor(at, out),
+        Argument::ViAttributes => vi_attributes(at, out),
+        Argument::OutHandle if done => match read::<usize>(std::ptr::with_exposed_provenance(at)) {
+            Some(handle) => out.hex(handle as u64),
+            None => out.put("\"bad address\""),
+        },
+        Argument::OutMemory | Argument::OutNumber if done => {
+            match read::<u32>(std::ptr::with_exposed_provenance(at)) {
+                Some(number) => out.decimal(number.into()),
+                None => out.put("\"bad address\""),
+            }
+        }
+        Argument::OutDescriptor if done => completed(at, out),
+        _ => out.hex(value),
+    }
+}
+
+fn text(at: u64, out: &mut Text) {
+    let mut shown = Vec::new();
+    let mut byte = [0];
+    while shown.len() < TEXT_MAX && bytes(at + shown.len() as u64, &mut byte) && byte[0] != 0 {
+        shown.push(byte[0]);
+    }
+    out.quoted(&shown);
+}
+
+/// Host in hexadecimal, and the discriminator as text.
+fn address(at: u64, out: &mut Text) {
+    let mut lengths = [0; 4];
+    if !bytes(at, &mut lengths) {
+        out.hex(at);
+        return;
+    }
+    let length = |low, high| usize::from(u16::from_ne_bytes([low, high])).min(TEXT_MAX);
+    let [a, b, c, d] = lengths;
+    let (mut host, mut point) = (vec![0; length(a, b)], vec![0; length(c, d)]);
+    if !bytes(at + 4, &mut host) || !bytes(at + 4 + host.len() as u64, &mut point) {
+        out.put("\"bad address\"");
+        return;
+    }
+    let host: Vec<String> = host.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut shown = host.join(":").into_bytes();
+    shown.push(b' ');
+    shown.extend(point);
+    out.quoted(&shown);
+}
+
+fn vi_attributes(at: usize, out: &mut Text) {
+    type Bytes = [u8; size_of::<VIP_VI_ATTRIBUTES>()];
+    let Some(found) = read::<Bytes>(std::ptr::with_exposed_provenance(at)) else {
+        out.hex(at as u64);
+        return;
+    };
+    // SAFETY: as many bytes; integers and pointers of the application, which are not used.
+    let found = unsafe { found.as_ptr().cast::<VIP_VI_ATTRIBUTES>().read_unaligned() };
+    out.quoted(words::levels(found.ReliabilityLevel).as_bytes());
+    out.put(",\"MaxTransferSize\":");
+    out.decimal(found.MaxTransferSize as u64);
+}
+
+/// A descriptor that is posted: its address, operation and bytes.
+fn descriptor(at: usize, out: &mut Text) {
+    out.hex(at as u64);
+    let Some(found) = posted(std::ptr::with_exposed_provenance(at)) else {
+        return;
+    };
+    out.put(",\"op\":\"");
+    match found.control {
+        VIP_CONTROL_OP_SENDRECV => out.put("SENDRECV"),
+        other => out.put(&words::control(other)),
+    }
+    out.put("\",\"bytes\":");
+    out.decimal(found.length.into());
+}
+
+/// A descriptor that was taken off a queue, with the status in which it is.
+fn completed(at: usize, out: &mut Text) {
+    let Some(taken) = read::<usize>(std::ptr::with_exposed_provenance(at)) else {
+        out.put("\"bad address\"");
+        return;
+    };
+    out.hex(taken as u64);
+    let Some(found) = posted(std::ptr::with_exposed_provenance(taken)) else {
+        return;
+    };
+    out.put(",\"status\":\"");
+    // The usual ones need no words to be made.
+    const SENT: u32 = VIP_STATUS_DONE | VIP_STATUS_OP_SEND;
+    const RECEIVED: u32 = VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE;
+    match found.status {
+        SENT => out.put("DONE|OP_SEND"),
+        RECEIVED => out.put("DONE|OP_RECEIVE"),
+        other => out.put(&words::status(other)),
+    }
+    out.put("\",\"bytes\":");
+    out.decimal(found.length.into());
+}
+
+/// Whether a call posts a message for which the peer needs a receive descriptor.
+pub(crate) fn sends_message(call: &Call<'_>) -> bool {
+    call.function() == VIPL_CALL_POST_SEND
+        && posted(call.pointer(1)).is_some_and(|posted| {
+            match posted.control & VIP_CONTROL_OP_MASK {
+                VIP_CONTROL_OP_SENDRECV => true,
+                VIP_CONTROL_OP_RDMAWRITE => posted.control & VIP_CONTROL_IMMEDIATE != 0,
+                _ => false,
+            }
+        })
+}

@@ -1,0 +1,94 @@
+//! What one thread is about to write.
+
+use vipl_plugin_sdk::abi::function_name;
+use vipl_plugin_sdk::layer::{Call, Outcome};
+
+use crate::flows::Last;
+use crate::line::Text;
+use crate::ticks::{Anchor, Speed};
+
+/// Lines of one thread, and what it needs to make more.
+pub(crate) struct Mine {
+    pub(crate) text: Text,
+    pub(crate) anchor: Anchor,
+    pub(crate) last: Last,
+    /// `{"pid":1,"tid":2,`
+    pub(crate) head: String,
+    /// Polls without a result that make one line.
+    pub(crate) polls: Option<Polls>,
+    /// When its lines were last written.
+    pub(crate) written_ns: u64,
+}
+
+/// Calls that were repeated until they found something.
+pub(crate) struct Polls {
+    pub(crate) function: u32,
+    pub(crate) object: u64,
+    pub(crate) result: i32,
+    pub(crate) times: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+impl Mine {
+    pub(crate) fn new(speed: Speed, pid: u32, tid: u32) -> Mine {
+        Mine {
+            text: Text::default(),
+            anchor: Anchor::new(speed),
+            last: Last::default(),
+            head: format!("{{\"pid\":{pid},\"tid\":{tid},"),
+            polls: None,
+            written_ns: vipl_sys::clock::now_ns(),
+        }
+    }
+
+    /// The beginning of a line, up to the duration.
+    pub(crate) fn begin(&mut self, name: &str, began: u64, duration_ns: u64) {
+        let at = self.anchor.at(began);
+        self.text.put(&self.head);
+        self.text.put("\"ph\":\"X\",\"ts\":");
+        self.text.micros(at);
+        self.text.put(",\"dur\":");
+        self.text.micros(duration_ns);
+        self.text.put(",\"name\":\"");
+        self.text.put(name);
+        self.text.put("\"");
+    }
+
+    /// A poll that found nothing: one more of the same, or the first of others.
+    pub(crate) fn poll(&mut self, call: &Call<'_>, result: Outcome, began: u64, ended: u64) {
+        let result = result.0.map_or(0, |result| result as i32);
+        let (function, object) = (call.function(), call.argument(0));
+        if let Some(polls) = &mut self.polls
+            && (polls.function, polls.object, polls.result) == (function, object, result)
+        {
+            polls.times += 1;
+            polls.to = ended;
+            return;
+        }
+        self.end_polls();
+        self.polls = Some(Polls {
+            function,
+            object,
+            result,
+            times: 1,
+            from: began,
+            to: ended,
+        });
+    }
+
+    /// Writes the line of polls.
+    pub(crate) fn end_polls(&mut self) {
+        let Some(polls) = self.polls.take() else {
+            return;
+        };
+        let name = function_name(polls.function).to_str().unwrap_or_default();
+        let duration = self.anchor.ns(polls.to.wrapping_sub(polls.from));
+        self.begin(name, polls.from, duration);
+        self.text.put(",\"args\":{\"handle\":");
+        self.text.hex(polls.object);
+        self.text.put(",\"times\":");
+        self.text.decimal(polls.times);
+        self.text.put(",\"result\":\"VIP_NOT_DONE\"}},\n");
+    }
+}

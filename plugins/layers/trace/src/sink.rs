@@ -1,0 +1,206 @@
+//! Where the lines go: a buffer for each thread, and a file for all processes that are given the same name.
+//!
+//! The file is in Chrome's trace format as a list whose end is open: each process appends whole lines, so one file shows both
+//! sides of a connection, and a process that is killed leaves a file that can be read.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
+use vipl_plugin_sdk::layer::Host;
+use vipl_sys::stderr::without_signal;
+
+use crate::mine::Mine;
+use crate::ticks::Speed;
+
+/// Bytes of a buffer that are written together.
+const BUFFER_BYTES: usize = 64 << 10;
+/// A line stays in its buffer for this long at most, if its thread goes on calling.
+const HOLD_NS: u64 = 100_000_000;
+
+/// The file or the log, and the buffers of all threads.
+pub(crate) struct Sink {
+    host: Host,
+    file: Option<File>,
+    failed: AtomicBool,
+    speed: Speed,
+    threads: Mutex<Vec<Arc<Mutex<Mine>>>>,
+    pid: u32,
+}
+
+thread_local! {
+    /// The thread's buffer, and the sink that it belongs to: another one in a child made by `fork`.
+    static MINE: RefCell<Option<(*const Sink, Leaving)>> = const { RefCell::new(None) };
+}
+
+/// Writes what is left when its thread ends.
+struct Leaving(Arc<Mutex<Mine>>, *const Sink, u32);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // In a child the lines are the parent's.
+        if std::process::id() != self.2 {
+            return;
+        }
+        // SAFETY: sinks of this process are never freed.
+        let sink = unsafe { &*self.1 };
+        if let Ok(mut mine) = self.0.try_lock() {
+            sink.flush(&mut mine);
+        }
+        if let Ok(mut threads) = sink.threads.try_lock() {
+            threads.retain(|known| !Arc::ptr_eq(known, &self.0));
+        }
+    }
+}
+
+impl Sink {
+    /// Opens the file with this name, in which `%p` is the process id; without one lines go to the log.
+    pub(crate) fn open(host: Host, name: Option<&str>) -> Result<Sink, String> {
+        let pid = std::process::id();
+        let name = name.filter(|name| !name.is_empty());
+        let name = name.map(|name| name.replace("%p", &pid.to_string()));
+        let file = name.map(|name| create(&name)).transpose()?;
+        Ok(Sink {
+            host,
+            file,
+            failed: AtomicBool::new(false),
+            speed: Speed::measure(),
+            threads: Mutex::new(Vec::new()),
+            pid,
+        })
+    }
+
+    /// Works on the buffer of the calling thread.
+    #[inline]
+    pub(crate) fn with(&self, work: impl FnOnce(&mut Mine)) {
+        // A thread that is ending has none any more.
+        let _ = MINE.try_with(|slot| {
+            let Ok(mut slot) = slot.try_borrow_mut() else {
+                return;
+            };
+            if !slot.as_ref().is_some_and(|(of, _)| std::ptr::eq(*of, self)) {
+                *slot = Some((self, self.join()));
+            }
+            let Some((_, leaving)) = slot.as_ref() else {
+                return;
+            };
+            let Ok(mut mine) = leaving.0.lock() else {
+                return;
+            };
+            work(&mut mine);
+            if self.is_due(&mut mine) {
+                self.write(&mut mine);
+            }
+        });
+    }
+
+    fn is_due(&self, mine: &mut Mine) -> bool {
+        if self.file.is_none() || mine.text.0.len() >= BUFFER_BYTES {
+            return true;
+        }
+        let now = mine.anchor.now();
+        now.saturating_sub(mine.written_ns) >= HOLD_NS
+    }
+
+    /// A buffer for the calling thread.
+    fn join(&self) -> Leaving {
+        let tid = vipl_sys::thread::id() as u32;
+        let mut mine = Mine::new(self.speed, self.pid, tid);
+        if self.file.is_some() {
+            self.introduce(&mut mine);
+        }
+        let mine = Arc::new(Mutex::new(mine));
+        if let Ok(mut threads) = self.threads.lock() {
+            threads.push(mine.clone());
+        }
+        Leaving(mine, self, self.pid)
+    }
+
+    /// The names of the process and the thread.
+    fn introduce(&self, mine: &mut Mine) {
+        let name = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        for (what, name) in [
+            ("process_name", name("/proc/self/comm")),
+            ("thread_name", name("/proc/thread-self/comm")),
+        ] {
+            let head = std::mem::take(&mut mine.head);
+            mine.text.put(&head);
+            mine.head = head;
+            mine.text.put("\"ph\":\"M\",\"name\":\"");
+            mine.text.put(what);
+            mine.text.put("\",\"args\":{\"name\":");
+            mine.text.quoted(name.trim_end().as_bytes());
+            mine.text.put("}},\n");
+        }
+    }
+
+    /// Writes the buffers of all threads that are not using theirs.
+    pub(crate) fn flush_all(&self) {
+        let threads = self.threads.try_lock();
+        for mine in threads.iter().flat_map(|threads| threads.iter()) {
+            if let Ok(mut mine) = mine.try_lock() {
+                self.flush(&mut mine);
+            }
+        }
+    }
+
+    fn flush(&self, mine: &mut Mine) {
+        mine.end_polls();
+        self.write(mine);
+    }
+
+    fn write(&self, mine: &mut Mine) {
+        let text = std::mem::take(&mut mine.text.0);
+        match &self.file {
+            Some(file) if !self.failed.load(Ordering::Relaxed) => self.append(file, &text),
+            Some(_) => {}
+            None => {
+                for line in text.split(|byte| *byte == b'\n') {
+                    let line = String::from_utf8_lossy(line);
+                    if !line.is_empty() {
+                        self.host.log(VIPL_LOG_INFO, line.trim_end_matches(','));
+                    }
+                }
+            }
+        }
+        mine.text.0 = text;
+        mine.text.0.clear();
+        mine.written_ns = mine.anchor.now();
+    }
+
+    /// Appends whole lines; after an error nothing more, with one line in the log.
+    fn append(&self, mut file: &File, text: &[u8]) {
+        let written = without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+            let written = file.write_all(text);
+            written.map_err(|error| error.raw_os_error().unwrap_or(0))
+        });
+        if let Err(number) = written
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            let error = std::io::Error::from_raw_os_error(number);
+            let text = format!("trace: the file cannot be written any more: {error}");
+            self.host.log(VIPL_LOG_WARN, &text);
+        }
+    }
+}
+
+/// Opens a file for appending. Who creates it writes the beginning of the list.
+fn create(name: &str) -> Result<File, String> {
+    let path = Path::new(name);
+    let made = File::options()
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    if let Ok(mut file) = made {
+        let begun = file.write_all(b"[\n");
+        return begun.map(|()| file).map_err(|e| format!("{name}: {e}"));
+    }
+    let opened = vipl_sys::file::open_log(path, 0o600);
+    opened.map(File::from).map_err(|e| format!("{name}: {e}"))
+}
