@@ -29,6 +29,8 @@ enum Way {
 struct Remote {
     doorbell: Arc<Doorbell>,
     header: Header,
+    /// That of frames in trains of packets.
+    joined: Header,
     /// Frames for the doorbell, which has to be locked. It gets them when there are [`GROUP`] of them and no train grows,
     /// or at the end of the call. While no frame is here, there is one spare buffer at most.
     group: Outbox,
@@ -36,18 +38,20 @@ struct Remote {
 }
 
 impl Carrier {
-    /// To another host, through the NIC's doorbell; `train_mtu`: the longest frame in a train, if there may be any.
+    /// To another host, through the NIC's doorbell; `trains`: the longest frame in a train of packets and the header of
+    /// such frames, if there may be any.
     pub(crate) fn remote(
         doorbell: &Arc<Doorbell>,
         header: Header,
         mtu: usize,
-        train_mtu: Option<usize>,
+        trains: Option<(usize, Header)>,
     ) -> Carrier {
         let way = Way::Remote(Remote {
             doorbell: doorbell.clone(),
             header,
+            joined: trains.map_or(Header::NONE, |(_, joined)| joined),
             group: Outbox::default(),
-            trains: Trains::new(train_mtu),
+            trains: Trains::new(trains.map(|(longest, _)| longest)),
         });
         Carrier { mtu, way }
     }
@@ -206,16 +210,19 @@ impl Transmit for Transmitter<'_> {
             Way::Remote(Remote {
                 doorbell,
                 header,
+                joined,
                 group,
-                ..
+                trains,
             }) => {
                 if doorbell.is_full() {
                     return None;
                 }
+                let in_train = trains.are_built() && !self.alone;
+                let header = if in_train { joined } else { header };
                 if group.is_empty() {
                     doorbell.resume(header, group);
                 }
-                if group.lacks_buffers() {
+                if group.lacks_buffers(header) {
                     let count = if group.is_empty() { 1 } else { GROUP };
                     doorbell.lend(count, group);
                 }
@@ -229,19 +236,21 @@ impl Transmit for Transmitter<'_> {
     fn transmit(&mut self, mut frame: Frame, bytes: usize) {
         frame.set_length(bytes);
         let urgent = std::mem::take(&mut self.urgent);
-        let alone = std::mem::take(&mut self.alone);
+        self.alone = false;
         match &mut self.carrier.way {
             Way::Remote(Remote {
                 doorbell,
                 header,
+                joined,
                 group,
                 trains,
             }) => {
-                let joins = !alone && trains.take(frame.payload());
-                let single = group.is_empty() && frame.count() == 1;
-                if joins {
-                    frame.join_train();
-                } else if single && doorbell.send_at_once(&frame, urgent) {
+                if frame.is_in_train() && !trains.take(frame.payload()) {
+                    frame = group.take_out(frame, header);
+                }
+                let joins = frame.is_in_train();
+                let single = !joins && group.is_empty() && frame.count() == 1;
+                if single && doorbell.send_at_once(&frame, urgent) {
                     group.take_back(frame);
                     return;
                 }
@@ -249,6 +258,7 @@ impl Transmit for Transmitter<'_> {
                     trains.note_crowd();
                 }
                 group.push(frame);
+                let header = if joins { joined } else { header };
                 if group.len() >= GROUP && !group.may_grow(header) {
                     doorbell.push(group);
                 }

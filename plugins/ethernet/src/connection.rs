@@ -89,7 +89,8 @@ impl ViConnection {
                 // Without acknowledgements it would not be noticed that trains do not arrive.
                 let reliable = Level::of(port.reliability()) != Level::Unreliable;
                 let train_mtu = uplink.train_mtu.filter(|_| reliable);
-                let carrier = Carrier::remote(&uplink.doorbell, header, device.mtu, train_mtu);
+                let trains = train_mtu.map(|longest| (longest, header.in_trains(endpoint)));
+                let carrier = Carrier::remote(&uplink.doorbell, header, device.mtu, trains);
                 (carrier, Some(peer))
             }
             None => return Err(std::io::Error::other("there is no interface")),

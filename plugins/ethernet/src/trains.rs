@@ -62,6 +62,12 @@ impl Trains {
         }
     }
 
+    /// Whether frames are begun in trains. [`Trains::take`] decides when their contents are known.
+    #[inline(always)]
+    pub(crate) fn are_built(&self) -> bool {
+        matches!(self.phase, Phase::Asking | Phase::On)
+    }
+
     /// Whether this frame joins a train.
     #[inline(always)]
     pub(crate) fn take(&self, frame: &[u8]) -> bool {

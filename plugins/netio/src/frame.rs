@@ -13,11 +13,13 @@ const ROOM: usize = 32;
 
 /// The ethertype of frames that leave in one packet with others: that of IPv6.
 pub(crate) const MEMBER: [u8; 2] = [0x86, 0xDD];
+/// Bytes of the header of such frames: that of Ethernet, and the endpoint of the receiver.
+const JOINED: usize = ETHERNET + 2;
 
 /// Bytes of a buffer for trains.
 pub(crate) const TRAIN_ROOM: usize = 1 << 16;
 
-const _: () = assert!(PEER <= ROOM && ETHERNET <= ROOM && ROOM + TRAIN_BYTES <= TRAIN_ROOM);
+const _: () = assert!(PEER <= ROOM && JOINED <= ROOM && ROOM + TRAIN_BYTES <= TRAIN_ROOM);
 
 /// What precedes a frame: its Ethernet header or, over UDP, the address of the receiver as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +41,15 @@ impl Header {
         bytes[..6].copy_from_slice(&to);
         bytes[6..12].copy_from_slice(&from);
         bytes[12..].copy_from_slice(&ethertype.to_be_bytes());
+        Header::new(&bytes)
+    }
+
+    /// Behind an Ethernet header: the header of frames that join trains to an endpoint.
+    pub fn in_trains(&self, endpoint: u16) -> Header {
+        let mut bytes = [0; JOINED];
+        bytes[..ETHERNET - 2].copy_from_slice(&self.bytes[..ETHERNET - 2]);
+        bytes[ETHERNET - 2..ETHERNET].copy_from_slice(&MEMBER);
+        bytes[ETHERNET..].copy_from_slice(&endpoint.to_be_bytes());
         Header::new(&bytes)
     }
 
@@ -67,8 +78,8 @@ impl Header {
     }
 }
 
-/// A frame in a buffer, behind the header of its link. Datagrams stand behind others to the same receiver there, as a
-/// *train*: all have one length, and the last one may be shorter.
+/// A frame in a buffer, behind the header of its link. Datagrams, and frames that join trains of packets, stand behind
+/// others to the same receiver there, as a *train*: all have one length, and the last one may be shorter.
 pub struct Frame {
     /// Contents of earlier frames stay: clearing them would be expensive.
     buffer: Vec<u8>,
@@ -138,10 +149,15 @@ impl Frame {
         &self.buffer[self.last as usize..self.end as usize]
     }
 
-    /// The frame, which has an Ethernet header, may leave in one packet with others.
+    /// Whether the frame leaves in one packet with others.
     #[inline(always)]
-    pub fn join_train(&mut self) {
-        self.buffer[ETHERNET - 2..ETHERNET].copy_from_slice(&MEMBER);
+    pub fn is_in_train(&self) -> bool {
+        self.head as usize == JOINED
+    }
+
+    /// Bytes of the first frame, which is the longest, and of the header.
+    pub(crate) fn longest(&self) -> usize {
+        (self.head + self.length) as usize
     }
 
     /// The header.
@@ -170,8 +186,20 @@ impl Frame {
         (self.last + self.length).saturating_sub(self.end) as usize
     }
 
+    /// Whether the last datagram is a TRY. A train is forwarded or dropped as a whole, and the fate of a TRY must be its
+    /// own. The TRYs in a train of packets ask about trains.
     fn last_is_try(&self) -> bool {
-        Kind::Try.is_of(self.payload())
+        !self.is_in_train() && Kind::Try.is_of(self.payload())
+    }
+
+    /// Whether this header precedes the train, if it is one of trains.
+    #[inline(always)]
+    fn is_behind(&self, header: &Header) -> bool {
+        match usize::from(header.length) {
+            PEER => self.buffer[..PEER] == header.bytes[..PEER],
+            JOINED => self.is_in_train() && self.buffer[..JOINED] == header.bytes[..JOINED],
+            _ => false,
+        }
     }
 
     /// Whether a frame with this header may join the train, after its last frame has been padded with up to `padding`
@@ -179,13 +207,11 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn may_grow(&self, header: &Header, padding: usize) -> bool {
         let bytes = (self.count() + 1) * self.length as usize;
-        usize::from(header.length) == PEER
+        self.is_behind(header)
             && self.length > 0
             && self.count() < TRAIN
             && bytes <= TRAIN_BYTES
             && self.lacks() <= padding
-            && self.buffer[..PEER] == header.bytes[..PEER]
-            // A train is forwarded or dropped as a whole, and the fate of a TRY must be its own.
             && !self.last_is_try()
     }
 
@@ -229,13 +255,31 @@ impl Frame {
     /// Moves the last frame of several into another buffer.
     #[cold]
     pub(crate) fn split(&mut self, buffer: Vec<u8>) -> Frame {
-        let header = Header::new(self.header());
-        let last = &self.buffer[self.last as usize..self.end as usize];
-        let mut alone = Frame::new(buffer, &header, last.len());
-        alone.as_mut()[..last.len()].copy_from_slice(last);
-        alone.set_length(last.len());
+        let alone = self.copy_last(buffer, &Header::new(self.header()));
         self.drop_last();
         alone
+    }
+
+    /// Moves the first frame of several into another buffer.
+    pub(crate) fn split_first(&mut self, buffer: Vec<u8>) -> Frame {
+        let first = &self.buffer[self.first as usize..][..self.length as usize];
+        let alone = Frame::filled(buffer, &Header::new(self.header()), first);
+        self.drop_first(1);
+        alone
+    }
+
+    /// A copy of the last frame behind this header.
+    #[cold]
+    pub(crate) fn copy_last(&self, buffer: Vec<u8>, header: &Header) -> Frame {
+        Frame::filled(buffer, header, self.payload())
+    }
+
+    /// A frame with these contents.
+    fn filled(buffer: Vec<u8>, header: &Header, bytes: &[u8]) -> Frame {
+        let mut frame = Frame::new(buffer, header, bytes.len());
+        frame.as_mut()[..bytes.len()].copy_from_slice(bytes);
+        frame.set_length(bytes.len());
+        frame
     }
 
     /// Drops the last frame of several.
@@ -308,10 +352,47 @@ pub(crate) mod tests {
 
     /// A frame with these contents.
     pub(crate) fn frame(header: &Header, bytes: &[u8]) -> Frame {
-        let mut frame = Frame::new(Vec::new(), header, bytes.len());
-        frame.as_mut()[..bytes.len()].copy_from_slice(bytes);
-        frame.set_length(bytes.len());
-        frame
+        Frame::filled(Vec::new(), header, bytes)
+    }
+
+    /// The last short frame of a message, before the first of the next one.
+    #[test]
+    fn a_longer_frame_begins_a_train_where_it_stands() {
+        let header = Header::ethernet([2; 6], [4; 6], 0x88B5).in_trains(7);
+        let mut train = frame(&header, &[1; 3]);
+        for (number, length) in [(2, 9), (3, 9), (4, 5)] {
+            train.grow(length);
+            train.as_mut()[..length].fill(number);
+            train.set_length(length);
+            if train.is_misplaced() {
+                let short = train.split_first(Vec::new());
+                assert_eq!(short.train(), (&[1; 3][..], 3));
+            }
+        }
+        let all = [[2; 9], [3; 9]].concat();
+        let members: Vec<&[u8]> = train.members().collect();
+        assert_eq!(members, [&all[..9], &all[9..], &[4; 5]]);
+    }
+
+    #[test]
+    fn a_train_of_packets_is_between_two_endpoints_and_may_have_tries() {
+        let link = Header::ethernet([2; 6], [4; 6], 0x88B5);
+        let header = link.in_trains(7);
+        let mut train = frame(&header, &[vipl_wire::VERSION, Kind::Try as u8, 2]);
+        assert!(train.is_in_train() && train.may_grow(&header, 0));
+        train.grow(3);
+        train.as_mut()[..3].copy_from_slice(&[vipl_wire::VERSION, Kind::Try as u8, 2]);
+        train.set_length(3);
+        assert!(!train.is_misplaced());
+        let other_host = Header::ethernet([6; 6], [4; 6], 0x88B5).in_trains(7);
+        for other in [link, link.in_trains(8), other_host] {
+            assert!(!train.may_grow(&other, 0));
+        }
+        let alone = frame(&link, b"one");
+        assert!(!alone.is_in_train() && !alone.may_grow(&link, 0) && !alone.may_grow(&header, 0));
+        let alone = train.copy_last(Vec::new(), &link);
+        assert_eq!(alone.contents()[..12], [[2; 6], [4; 6]].concat());
+        assert!(!alone.is_in_train());
     }
 
     #[test]

@@ -22,7 +22,7 @@ const PADDING_MAX: usize = 2048;
 /// Frames that wait to be sent, in order.
 #[derive(Default)]
 pub struct Outbox {
-    /// Frames, and trains of datagrams.
+    /// Frames, and trains.
     waiting: Vec<Frame>,
     /// Frames in all of these.
     frames: usize,
@@ -51,10 +51,12 @@ impl Outbox {
         self.spare.len() + self.spare_trains.len()
     }
 
-    /// Whether the next frame takes a buffer that is not here.
+    /// Whether the next frame, behind this header, takes a buffer that is not here.
     #[inline(always)]
-    pub fn lacks_buffers(&self) -> bool {
-        self.spare.is_empty() || (self.frames == 1 && self.spare_trains.is_empty())
+    pub fn lacks_buffers(&self, header: &Header) -> bool {
+        let begins_train = |last: &Frame| last.is_small() && last.may_grow(header, self.padding);
+        self.spare.is_empty()
+            || (self.spare_trains.is_empty() && self.waiting.last().is_some_and(begins_train))
     }
 
     /// Whether a frame behind this header would join a train.
@@ -88,9 +90,15 @@ impl Outbox {
         self.padding = PADDING_MAX.min(self.padding + bytes / PADDING);
         self.frames += frame.count();
         if frame.is_misplaced() {
-            let alone = frame.split(self.spare.pop().unwrap_or_default());
-            self.waiting.push(frame);
-            frame = alone;
+            let buffer = self.spare.pop().unwrap_or_default();
+            let before = if frame.count() == 2 {
+                // The shorter one moves, and the buffer remains one for trains.
+                frame.split_first(buffer)
+            } else {
+                let alone = frame.split(buffer);
+                std::mem::replace(&mut frame, alone)
+            };
+            self.waiting.push(before);
         }
         self.waiting.push(frame);
     }
@@ -105,6 +113,14 @@ impl Outbox {
             self.frames += frame.count();
             self.waiting.push(frame);
         }
+    }
+
+    /// Takes the last frame out of its train, to send it alone behind this header.
+    #[cold]
+    pub fn take_out(&mut self, frame: Frame, header: &Header) -> Frame {
+        let alone = frame.copy_last(self.spare.pop().unwrap_or_default(), header);
+        self.take_back(frame);
+        alone
     }
 
     #[inline(always)]
@@ -143,6 +159,13 @@ impl Outbox {
         if !other.is_empty() {
             other.spare_trains.extend(self.spare_trains.pop());
         }
+    }
+
+    /// The only train that waits.
+    #[cfg(test)]
+    pub(crate) fn take_only(&mut self) -> Frame {
+        assert_eq!(self.waiting.len(), 1);
+        self.waiting.remove(0)
     }
 
     /// Sends all frames, or as many as the socket has room for, and passes each result to `report`. False: frames are
@@ -211,14 +234,33 @@ mod tests {
         }
         let spare = all.spare();
         all.lend(2, &mut own);
-        assert_eq!((own.spare.len(), own.spare_trains.len()), (3, 0));
+        assert_eq!((own.spare.len(), own.spare_trains.len()), (2, 0));
         let frame = own.frame(&header, 9);
         own.push(frame);
         all.lend(0, &mut own);
-        assert_eq!((own.spare.len(), own.spare_trains.len()), (2, 1));
+        assert_eq!((own.spare.len(), own.spare_trains.len()), (1, 1));
         all.append(&mut own);
         assert_eq!((own.spare.len(), own.spare_trains.len()), (1, 0));
-        assert_eq!(all.spare(), spare - 1);
+        assert_eq!(all.spare(), spare - 2);
+    }
+
+    #[test]
+    fn each_train_of_a_group_uses_a_buffer_again() {
+        let header = Header::udp(Peer::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1))));
+        let mut own = Outbox::default();
+        assert!(own.lacks_buffers(&header), "for a frame");
+        own.spare.resize(9, Vec::new());
+        for _ in 0..2 {
+            assert!(!own.lacks_buffers(&header));
+            push(&mut own, &header, 7, 900);
+            assert!(own.lacks_buffers(&header), "for a train");
+            own.spare_trains.push(vec![0; crate::frame::TRAIN_ROOM]);
+            while own.may_grow(&header) {
+                assert!(!own.lacks_buffers(&header));
+                push(&mut own, &header, 7, 900);
+            }
+        }
+        assert_eq!(own.waiting.len(), 2);
     }
 
     /// Pushes a frame of so many bytes of a number.

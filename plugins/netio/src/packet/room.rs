@@ -30,7 +30,7 @@ impl Room {
         if self.since_ns.load(Ordering::Relaxed) != 0
             || self.lost_bytes.load(Ordering::Relaxed) != 0
         {
-            let longest = frames.iter().map(|frame| frame.contents().len()).max();
+            let longest = frames.iter().map(|frame| frame.longest()).max();
             self.found_for(longest.unwrap_or(0));
         }
     }

@@ -10,7 +10,7 @@ use vipl_sys::fd::Kept;
 
 use super::room::Room;
 use super::train::{self, HEAD};
-use super::{ETHERNET, bound_to, error};
+use super::{bound_to, error};
 use crate::{Frame, Sent};
 
 /// Frames of one `sendmmsg`.
@@ -90,12 +90,12 @@ impl Sender {
         self.socket.number()
     }
 
-    /// Sends up to `BURST_MAX` whole frames, Ethernet header included, with one system call.
+    /// Sends up to `BURST_MAX` whole frames, Ethernet header included, or some trains, with one system call.
     pub fn send(&self, frames: &[Frame]) -> Sent {
         let mut frames = frames;
         if let (Some(trains), [first, ..]) = (&self.trains, frames) {
-            let member = train::is_member(first);
-            let alike = |frame: &&Frame| train::is_member(frame) == member;
+            let member = first.is_in_train();
+            let alike = |frame: &&Frame| frame.is_in_train() == member;
             frames = &frames[..frames.iter().take_while(alike).count()];
             if member {
                 return self.send_trains(trains, frames);
@@ -122,68 +122,55 @@ impl Sender {
     fn failure(&self, first: &Frame) -> Sent {
         match error::last() {
             libc::EAGAIN | libc::EINTR => Sent::Again,
-            libc::ENOBUFS if self.room.may_come(first.contents().len(), clock::now_ns()) => {
-                Sent::Again
-            }
+            libc::ENOBUFS if self.room.may_come(first.longest(), clock::now_ns()) => Sent::Again,
             error => Sent::Lost(error),
         }
     }
 
-    /// Sends frames that may all join trains: as many trains as one system call takes.
-    fn send_trains(&self, trains: &TrainSocket, frames: &[Frame]) -> Sent {
+    /// Sends trains: as many as one system call takes.
+    fn send_trains(&self, socket: &TrainSocket, trains: &[Frame]) -> Sent {
+        let trains = &trains[..trains.len().min(TRAINS_MAX)];
         // SAFETY: all zero is a valid value of both.
-        let mut parts: [libc::iovec; TRAINS_MAX + BURST_MAX] = unsafe { std::mem::zeroed() };
+        let mut parts: [[libc::iovec; 2]; TRAINS_MAX] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         let mut messages: [libc::mmsghdr; TRAINS_MAX] = unsafe { std::mem::zeroed() };
         let mut heads = [[0; HEAD]; TRAINS_MAX];
-        let mut lengths = [0; TRAINS_MAX];
         let part = |bytes: &[u8]| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        let frames = &frames[..frames.len().min(BURST_MAX)];
-        let (mut rest, mut at, mut count) = (frames, 0, 0);
-        while count < TRAINS_MAX && !rest.is_empty() {
-            let (members, others) = rest.split_at(train::length(rest));
-            heads[count] = train::head(members);
-            let header = &mut messages[count].msg_hdr;
-            header.msg_iov = &raw mut parts[at];
-            header.msg_iovlen = (1 + members.len()) as _;
-            parts[at] = part(&heads[count]);
-            for (place, frame) in parts[at + 1..].iter_mut().zip(members) {
-                *place = part(&frame.contents()[ETHERNET..]);
-            }
-            lengths[count] = members.len();
-            at += 1 + members.len();
-            count += 1;
-            rest = others;
+        for (number, train) in trains.iter().enumerate() {
+            heads[number] = train::head(train);
+            parts[number] = [part(&heads[number]), part(train.train().0)];
+            let header = &mut messages[number].msg_hdr;
+            header.msg_iov = parts[number].as_mut_ptr();
+            header.msg_iovlen = 2;
         }
         // As for single frames.
         let first = &mut messages[0].msg_hdr;
-        first.msg_name = (&raw const trains.to).cast_mut().cast();
+        first.msg_name = (&raw const socket.to).cast_mut().cast();
         first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: as many messages as stated, whose parts outlive the call.
         let sent = unsafe {
             vipl_sys::uncancelled::sendmmsg(
-                trains.socket.number(),
+                socket.socket.number(),
                 messages.as_mut_ptr(),
-                count as u32,
+                trains.len() as u32,
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
             )
         };
         match usize::try_from(sent) {
             Ok(0) => Sent::Lost(libc::EIO),
             Ok(sent) => {
-                let sent = lengths[..sent].iter().sum();
-                self.room.found(&frames[..sent]);
-                Sent::Frames(sent)
+                self.room.found(&trains[..sent]);
+                Sent::Frames(trains[..sent].iter().map(Frame::count).sum())
             }
             // An older kernel, or a device without checksums.
             Err(_) if matches!(error::last(), libc::EINVAL | libc::EOPNOTSUPP) => {
-                trains.refused.store(true, Ordering::Relaxed);
-                Sent::NoTrains(lengths[0])
+                socket.refused.store(true, Ordering::Relaxed);
+                Sent::NoTrains(trains[0].count())
             }
-            Err(_) => self.failure(&frames[0]),
+            Err(_) => self.failure(&trains[0]),
         }
     }
 

@@ -24,7 +24,7 @@ use vipl_sys::fd::Kept;
 
 use super::ETHERNET;
 use super::ring::{Receiver, Tip};
-use crate::datagram::{TRAIN as FRAMES, TRAIN_BYTES as BYTES};
+use crate::datagram::TRAIN as FRAMES;
 use crate::frame::MEMBER;
 use crate::{Frame, Received, options};
 
@@ -60,54 +60,24 @@ pub(super) fn prepare(socket: RawFd) -> io::Result<()> {
     options::set(socket, libc::SOL_PACKET, PACKET_VNET_HDR, &1i32)
 }
 
-/// Whether a frame has joined a train.
-#[inline(always)]
-pub(super) fn is_member(frame: &Frame) -> bool {
-    frame.contents()[ETHERNET - 2..ETHERNET] == MEMBER
-}
-
-/// How many of the frames from the first on form a train: between two endpoints, of one length; the last one may be
-/// shorter.
-pub(super) fn length(frames: &[Frame]) -> usize {
-    let first = frames[0].contents();
-    let mut all = first.len() - ETHERNET;
-    for (number, next) in frames.iter().enumerate().skip(1) {
-        let next = next.contents();
-        all += next.len() - ETHERNET;
-        // The endpoints follow version and kind.
-        let line = |frame: &[u8]| {
-            frame.get(ETHERNET + 2..ETHERNET + 6) == first.get(ETHERNET + 2..ETHERNET + 6)
-        };
-        let fits = next.len() <= first.len() && all <= BYTES && number < FRAMES;
-        if !fits || next[..ETHERNET] != first[..ETHERNET] || !line(next) {
-            return number;
-        }
-        if next.len() < first.len() {
-            return number + 1;
-        }
-    }
-    frames.len()
-}
-
 /// What precedes the frames of a train.
-pub(super) fn head(frames: &[Frame]) -> [u8; HEAD] {
-    let first = frames[0].contents();
-    let segment = first.len() - ETHERNET;
-    let bytes = |frame: &Frame| frame.contents().len() - ETHERNET;
-    let length = UDP + frames.iter().map(bytes).sum::<usize>();
-    let [to, from] = [2, 4].map(|at| [first[ETHERNET + at], first[ETHERNET + at + 1]]);
+pub(super) fn head(train: &Frame) -> [u8; HEAD] {
+    let (frames, segment) = train.train();
+    let length = UDP + frames.len();
+    // The endpoints follow version and kind.
+    let [to, from] = [2, 4].map(|at| [frames[at], frames[at + 1]]);
     let mut head = [0; HEAD];
     let (cut, packet) = head.split_at_mut(CUT);
     // Numbers in the byte order of the host.
     cut[0] = NEEDS_CHECKSUM;
     cut[2..4].copy_from_slice(&((AT_UDP + UDP) as u16).to_ne_bytes());
-    if frames.len() > 1 {
+    if train.count() > 1 {
         cut[1] = CUT_UDP;
         cut[4..6].copy_from_slice(&(segment as u16).to_ne_bytes());
     }
     cut[6..8].copy_from_slice(&(AT_UDP as u16).to_ne_bytes());
     cut[8..10].copy_from_slice(&6u16.to_ne_bytes());
-    packet[..ETHERNET].copy_from_slice(&first[..ETHERNET]);
+    packet[..ETHERNET].copy_from_slice(&train.header()[..ETHERNET]);
     let (ip, udp) = packet[ETHERNET..].split_at_mut(IPV6);
     ip[0] = 6 << 4;
     ip[2..4].copy_from_slice(&to);
@@ -251,27 +221,27 @@ fn fetch<'a>(socket: &Kept, packet: &'a mut [u8]) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Header;
-    use crate::frame::tests::frame;
+    use crate::{Header, Outbox};
 
-    /// Frames of these lengths, from endpoint 7 to this one.
-    fn frames(to: u16, lengths: &[usize]) -> Vec<Frame> {
-        let header = Header::ethernet([2; 6], [4; 6], 0x88B5);
-        let member = |(number, length): (usize, &usize)| {
-            let mut bytes = vec![number as u8; *length];
+    /// A train of frames of these lengths, from endpoint 7 to this one.
+    fn train(to: u16, lengths: &[usize]) -> Frame {
+        let header = Header::ethernet([2; 6], [4; 6], 0x88B5).in_trains(to);
+        let mut outbox = Outbox::default();
+        for (number, length) in lengths.iter().enumerate() {
+            let mut frame = outbox.frame(&header, *length);
+            let bytes = &mut frame.as_mut()[..*length];
+            bytes.fill(number as u8);
             bytes[2..4].copy_from_slice(&to.to_be_bytes());
             bytes[4..6].copy_from_slice(&[0, 7]);
-            let mut member = frame(&header, &bytes);
-            member.join_train();
-            member
-        };
-        lengths.iter().enumerate().map(member).collect()
+            frame.set_length(*length);
+            outbox.push(frame);
+        }
+        outbox.take_only()
     }
 
     /// The packet of a train, as the kernel gets it, and as it gives it to a receiver that it reaches whole.
-    fn packet(frames: &[Frame]) -> Vec<u8> {
-        let bytes = frames.iter().map(|one| &one.contents()[ETHERNET..]);
-        [&head(frames)[..], &bytes.collect::<Vec<_>>().concat()].concat()
+    fn packet(train: &Frame) -> Vec<u8> {
+        [&head(train)[..], train.train().0].concat()
     }
 
     /// What a card makes of the packet: one for each frame, with lengths of its own.
@@ -290,31 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn a_train_ends_with_a_shorter_frame_or_before_a_longer_one() {
-        assert_eq!(length(&frames(1, &[100])), 1);
-        assert_eq!(length(&frames(1, &[100, 100, 40, 40])), 3);
-        assert_eq!(length(&frames(1, &[100, 100, 101])), 2);
-        assert_eq!(length(&frames(1, &[40; 100])), FRAMES);
-        assert_eq!(length(&frames(1, &[9000; 9])), BYTES / 9000);
-    }
-
-    #[test]
-    fn a_train_is_between_two_endpoints() {
-        let mut mixed = frames(1, &[100, 100]);
-        mixed.extend(frames(2, &[100]));
-        assert_eq!(length(&mixed), 2);
-        let other = Header::ethernet([6; 6], [4; 6], 0x88B5);
-        let mut elsewhere = frame(&other, &mixed[0].contents()[ETHERNET..]);
-        elsewhere.join_train();
-        mixed.insert(1, elsewhere);
-        assert_eq!(length(&mixed), 1);
-    }
-
-    #[test]
     fn what_is_packed_is_opened_whole_or_cut() {
         for lengths in [&[100][..], &[100, 100, 100], &[1400, 1400, 36]] {
-            let sent = frames(0x1234, lengths);
-            let payloads: Vec<&[u8]> = sent.iter().map(|one| &one.contents()[ETHERNET..]).collect();
+            let sent = train(0x1234, lengths);
+            let payloads: Vec<&[u8]> = sent.members().collect();
+            assert_eq!(payloads.len(), lengths.len());
             let whole = packet(&sent);
             let (all, segment) = open(&whole).expect("a train");
             assert_eq!(all.chunks(segment).collect::<Vec<_>>(), payloads);
@@ -336,7 +286,7 @@ mod tests {
     /// The sum that a card or the kernel completes: that of the pseudo header.
     #[test]
     fn the_sum_is_that_of_the_pseudo_header() {
-        let whole = packet(&frames(1, &[1400; 44]));
+        let whole = packet(&train(1, &[1400; 44]));
         let (ip, udp) = (
             &whole[CUT + ETHERNET..][..IPV6],
             &whole[CUT + AT_UDP..][..UDP],
@@ -355,7 +305,7 @@ mod tests {
 
     #[test]
     fn damaged_packets_are_no_trains() {
-        let whole = packet(&frames(0x1234, &[100, 100, 50]));
+        let whole = packet(&train(0x1234, &[100, 100, 50]));
         assert!(open(&whole).is_some());
         for short in 0..whole.len() {
             assert_eq!(open(&whole[..short]), None, "{short} bytes");
