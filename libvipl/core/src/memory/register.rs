@@ -136,7 +136,7 @@ pub(crate) fn register_on(
     drop(memory);
     if let Err(error) = add_to_plugin(nic, "VipRegisterMem", handle, (base, length), access) {
         let mut memory = nic.memory.lock();
-        if let Ok(tag) = memory.regions.remove(handle, base) {
+        if let Ok((tag, _)) = memory.regions.remove(handle, base) {
             memory.regions.free(handle);
             memory.ptags.release(tag);
         }
@@ -206,8 +206,7 @@ pub fn deregister(
     let unknown = |why| no_region("VipDeregisterMem", address, handle, &why);
     let bytes = {
         let mut memory = nic.memory.lock();
-        let (_, bytes) = memory.regions.range(handle, base).map_err(unknown)?;
-        let tag = memory.regions.remove(handle, base).map_err(unknown)?;
+        let (tag, bytes) = memory.regions.remove(handle, base).map_err(unknown)?;
         memory.ptags.release(tag);
         if nic.ops.region_remove.is_none() {
             memory.regions.free(handle);

@@ -183,9 +183,9 @@ impl Regions {
         Some(handle)
     }
 
-    /// Removes the region that begins at this address; returns its tag. Its entry is not reused before
-    /// [`Regions::free`].
-    pub(super) fn remove(&mut self, handle: u32, address: u64) -> Result<u32, Unknown> {
+    /// Removes the region that begins at this address; returns its tag and its length. Its entry is not
+    /// reused before [`Regions::free`].
+    pub(super) fn remove(&mut self, handle: u32, address: u64) -> Result<(u32, u64), Unknown> {
         let entry = self.find(handle).ok_or(Unknown::Handle)?;
         let (base, end) = entry.range();
         if base != address {
@@ -195,7 +195,7 @@ impl Regions {
         entry.handle().store(0, Ordering::Release);
         self.regions -= 1;
         self.bytes -= end - base;
-        Ok(access.tag)
+        Ok((access.tag, end - base))
     }
 
     /// Makes the entry of a removed region available again.
@@ -302,7 +302,7 @@ mod tests {
             regions.remove(handle, 0x1001),
             Err(Unknown::Address(..))
         ));
-        assert!(matches!(regions.remove(handle, 0x1000), Ok(7)));
+        assert!(matches!(regions.remove(handle, 0x1000), Ok((7, 0x100))));
         assert!(matches!(
             regions.access(handle, 0x1000),
             Err(Unknown::Handle)
