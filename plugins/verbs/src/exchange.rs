@@ -18,14 +18,28 @@ pub(crate) enum Way {
     Remote(Arc<Remote>),
 }
 
+impl Way {
+    /// A number that changes with each record of the peer.
+    pub(crate) fn version(&self) -> u64 {
+        match self {
+            Way::Local(boards) => boards.version(),
+            Way::Remote(remote) => remote.version(),
+        }
+    }
+}
+
 impl Exchange {
     pub(crate) fn new(way: Way) -> Exchange {
         Exchange { way, seen: 0 }
     }
 
-    /// The peer is on another host.
-    pub(crate) fn is_remote(&self) -> bool {
-        matches!(self.way, Way::Remote(_))
+    /// It is time to ask the device of a peer on another host whether it is still there. Costs a load.
+    #[inline(always)]
+    pub(crate) fn is_time_to_ask(&self) -> bool {
+        match &self.way {
+            Way::Local(_) => false,
+            Way::Remote(remote) => remote.is_time_to_ask(),
+        }
     }
 
     pub(crate) fn way(&self) -> &Way {

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::{VIPL_LOG_WARN, vipl_connection};
-use vipl_plugin_sdk::{Host, Port, Queue};
+use vipl_plugin_sdk::{Port, Queue};
 
 use crate::card::Card;
 use crate::device::{Address, Completions, QueuePair};
@@ -48,10 +48,10 @@ const WINDOW: u32 = 128;
 const REQUESTS: u32 = 3;
 /// Work requests of the plug-in's own.
 const OWN: u32 = 4;
-/// How often a peer on another host is asked whether it is still there, at most.
-const BEAT_NS: u64 = 1_900_000_000;
 /// A port that is down for so long has lost its connections to other hosts: as long as the device would send again.
 const DOWN_MAX: Duration = Duration::from_secs(4);
+/// Questions to a peer on another host, two seconds apart, that may stay open before the connection is lost.
+const OPEN_MAX: u32 = 4;
 /// Keys of the peer that are kept.
 const KEYS: usize = 64;
 
@@ -144,7 +144,8 @@ pub(crate) struct Link {
     copies: Option<Copies>,
     /// Refusals of the peer's RDMA that have been reported.
     refused: u32,
-    beat: u64,
+    /// Questions that the peer has left open, whether it receives or why it has ended.
+    open: u32,
 }
 
 impl Link {
@@ -192,16 +193,12 @@ impl Link {
         if let Some(copies) = &copies {
             (own.credit, own.credit_key) = copies.credit_word();
         }
-        let boards = match &way {
-            Way::Local(boards) => Some(boards.clone()),
-            Way::Remote(_) => None,
-        };
         let mut link = Link {
             splits: !pair.is_in_order(),
             scratch: Scratch::new(&tag)?,
             pair,
             tag,
-            exchange: Exchange::new(way),
+            exchange: Exchange::new(way.clone()),
             own,
             peer: Record::default(),
             address,
@@ -222,11 +219,11 @@ impl Link {
             peer_admits_read: connection.peer_rdma_read != 0,
             copies,
             refused: 0,
-            beat: 0,
+            open: 0,
         };
         link.post_receives(port);
         link.exchange.publish(&link.own);
-        Ok((link, Arc::new(Watched::new(number, watched, boards))))
+        Ok((link, Arc::new(Watched::new(number, watched, way))))
     }
 
     /// How the records travel.
@@ -241,7 +238,7 @@ impl Link {
             self.peer = record;
             self.advance(port);
         }
-        if self.exchange.is_remote() {
+        if self.exchange.is_time_to_ask() {
             self.ask_peer(card, port);
         }
         self.take_receives(port);
@@ -296,26 +293,40 @@ impl Link {
         }
     }
 
-    /// Asks the device of a peer on another host whether it is there, by a Write of nothing: a host that has
-    /// vanished sends no notice. Also gives up when the own port is down, for which rxe does not count retries.
+    /// Asks the device of a peer on another host whether it is there, by a Write of nothing, or by a Read where the peer
+    /// admits no Writes: a host that has vanished sends no notice. Also gives up when the own port is down, for which rxe
+    /// does not count retries, and when the peer's record does not come.
     #[cold]
     fn ask_peer(&mut self, card: &Card, port: &Port) {
-        let now = Host::get().now_ns();
-        if !self.up || self.ended || now.saturating_sub(self.beat) < BEAT_NS {
+        if self.own.state == state::CLOSED || !port.is_connected() {
             return;
         }
-        self.beat = now;
-        if card.shared.down_for() > DOWN_MAX {
+        let is_down = card.shared.down_for() > DOWN_MAX;
+        if is_down {
             crate::say(
                 VIPL_LOG_WARN,
                 "the port of the RDMA device is down; a connection to another host is lost",
             );
+        }
+        self.open = match self.up && !self.ended {
+            true => 0,
+            false => self.open + 1,
+        };
+        if is_down || self.open > OPEN_MAX {
             self.close(Reason::Lost);
             return port.lose(false);
         }
+        if self.open > 0 {
+            return;
+        }
+        let admits_write = self.peer_admits_write || self.copies.is_some();
         let mut work = ibv_send_wr {
             wr_id: own::OTHER,
-            opcode: IBV_WR_RDMA_WRITE,
+            opcode: if admits_write {
+                IBV_WR_RDMA_WRITE
+            } else {
+                IBV_WR_RDMA_READ
+            },
             send_flags: IBV_SEND_SIGNALED,
             ..zeroed()
         };

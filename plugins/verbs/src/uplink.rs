@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!    ┌────────┬───────┬─────────┬───────────┬─────────────┬──────────────┬─────────┬─────────────────┐
-//!    │ record │ magic │ VI (to) │ VI (from) │ number      │ last number  │ settled │ hash (16 bytes) │
+//!    │ record │ magic │ VI (to) │ VI (from) │ number      │ last number  │ flags   │ hash (16 bytes) │
 //!    └────────┴───────┴─────────┴───────────┴─────────────┴──────────────┴─────────┴─────────────────┘
 //!                                             of this side  of the peer
 //! ```
@@ -16,9 +16,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::vipl_connection;
 use vipl_sys::fd::Kept;
 use vipl_sys::mutex::Mutex;
@@ -45,9 +44,14 @@ struct Frame {
     from: u32,
     number: u32,
     last: u32,
-    /// 1: it only confirms, and asks for no answer.
-    settled: u32,
+    /// [`SETTLED`], and the side that sends it: else its own frame could be sent back to it.
+    flags: u32,
 }
+
+/// In [`Frame::flags`]: it only confirms, and asks for no answer.
+const SETTLED: u32 = 2;
+/// Frames taken at a time; the thread has other work.
+const BATCH: usize = 64;
 
 const FRAME: usize = size_of::<Frame>();
 
@@ -56,6 +60,8 @@ pub(crate) struct Remote {
     inner: Mutex<Inner>,
     /// Number of the peer's last record.
     received: AtomicU64,
+    /// The peer's device is to be asked whether it is still there.
+    asks: AtomicBool,
     /// Wakes the thread, which sends.
     bell: Arc<Kept>,
 }
@@ -63,6 +69,7 @@ pub(crate) struct Remote {
 struct Inner {
     to: SocketAddr,
     secret: [u8; 32],
+    side: u32,
     vi: u32,
     peer: u32,
     record: Record,
@@ -100,11 +107,28 @@ impl Remote {
         Some(self.inner.lock().theirs)
     }
 
+    /// The number of the peer's last record.
+    pub(crate) fn version(&self) -> u64 {
+        self.received.load(Ordering::Acquire)
+    }
+
+    /// Has the connection ask the peer's device whether it is still there.
+    pub(crate) fn ask(&self) {
+        self.asks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to do so now.
+    #[inline(always)]
+    pub(crate) fn is_time_to_ask(&self) -> bool {
+        self.asks.load(Ordering::Relaxed) && self.asks.swap(false, Ordering::Relaxed)
+    }
+
     /// Takes a frame that claims to be from this peer.
     fn accept(&self, frame: &Frame, bytes: &[u8], from: SocketAddr) -> bool {
         let mut inner = self.inner.lock();
         let (body, hash) = bytes.split_at(FRAME);
-        if from != inner.to || frame.from != inner.peer || hash != inner.hash(body) {
+        let is_other = frame.from == inner.peer && frame.flags & 1 != inner.side;
+        if from != inner.to || !is_other || hash != inner.hash(body) {
             return false;
         }
         if frame.last == inner.number {
@@ -116,7 +140,7 @@ impl Remote {
             inner.theirs = frame.record;
             self.received.store(frame.number.into(), Ordering::Release);
         }
-        inner.owes |= frame.settled == 0;
+        inner.owes |= frame.flags & SETTLED == 0;
         is_new
     }
 }
@@ -146,7 +170,7 @@ impl Inner {
             from: self.vi,
             number: self.number,
             last: received as u32,
-            settled: u32::from(!waits),
+            flags: self.side | if waits { 0 } else { SETTLED },
         };
         let mut bytes = frame.as_bytes().to_vec();
         bytes.extend_from_slice(&self.hash(frame.as_bytes()));
@@ -190,6 +214,7 @@ impl Uplink {
             inner: Mutex::new(Inner {
                 to,
                 secret,
+                side: connection.side & 1,
                 vi,
                 peer: connection.peer_vi,
                 record: Record::default(),
@@ -202,6 +227,7 @@ impl Uplink {
                 end: None,
             }),
             received: AtomicU64::new(0),
+            asks: AtomicBool::new(false),
             bell: self.bell.clone(),
         });
         self.peers.lock().push((vi, remote.clone()));
@@ -209,8 +235,8 @@ impl Uplink {
     }
 
     /// The connection has ended: its last record is sent for a while, then it is forgotten.
-    pub(crate) fn linger(&self, remote: &Remote) {
-        remote.inner.lock().end = Some(Host::get().now_ns() + LINGER_NS);
+    pub(crate) fn linger(&self, remote: &Remote, now: u64) {
+        remote.inner.lock().end = Some(now + LINGER_NS);
     }
 
     /// Whether records of ended connections are still to be confirmed.
@@ -222,14 +248,14 @@ impl Uplink {
         })
     }
 
-    /// Receives and sends what is due. Returns the VIs with a new record, and when to call it again, in nanoseconds.
-    pub(crate) fn serve(&self) -> (Vec<u32>, Option<u64>) {
+    /// Receives and sends what is due. Returns whether a peer has a new record, and when to call it again, in
+    /// nanoseconds.
+    pub(crate) fn serve(&self, now: u64) -> (bool, Option<u64>) {
         let Ok(socket) = self.socket.fd() else {
-            return (Vec::new(), None);
+            return (false, None);
         };
         let mut peers = self.peers.lock();
         let updated = receive(socket, &peers);
-        let now = Host::get().now_ns();
         let mut again: Option<u64> = None;
         peers.retain(|(_, remote)| {
             let mut inner = remote.inner.lock();
@@ -247,12 +273,15 @@ impl Uplink {
     }
 }
 
-/// Takes all frames; returns the VIs with a new record.
-fn receive(socket: RawFd, peers: &[(u32, Arc<Remote>)]) -> Vec<u32> {
+/// Takes frames; returns whether there is a new record among them.
+fn receive(socket: RawFd, peers: &[(u32, Arc<Remote>)]) -> bool {
     let mut by_vi: BTreeMap<u32, Vec<&Remote>> = BTreeMap::new();
-    let mut updated = Vec::new();
+    let mut updated = false;
     let mut bytes = [0; FRAME + HASH + 1];
-    while let Some((length, from)) = take(socket, &mut bytes) {
+    for _ in 0..BATCH {
+        let Some((length, from)) = take(socket, &mut bytes) else {
+            break;
+        };
         if by_vi.is_empty() {
             for (vi, remote) in peers {
                 by_vi.entry(*vi).or_default().push(remote);
@@ -265,9 +294,7 @@ fn receive(socket: RawFd, peers: &[(u32, Arc<Remote>)]) -> Vec<u32> {
             continue;
         };
         for remote in by_vi.get(&frame.to).into_iter().flatten() {
-            if remote.accept(&frame, &bytes[..length], from) {
-                updated.push(frame.to);
-            }
+            updated |= remote.accept(&frame, &bytes[..length], from);
         }
     }
     updated
@@ -319,4 +346,161 @@ pub(crate) fn ip_of(host: &[u8]) -> io::Result<IpAddr> {
     let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from))
         .map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    /// A host with one connection, and the socket that is its uplink.
+    struct Side {
+        uplink: Uplink,
+        remote: Arc<Remote>,
+        socket: UdpSocket,
+        seen: u64,
+    }
+
+    fn socket() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").expect("a socket")
+    }
+
+    /// Both sides of a connection between VIs of the same number.
+    fn pair(seal: u8) -> [Side; 2] {
+        let sockets = [socket(), socket()];
+        let ports = [0, 1].map(|side: usize| sockets[side].local_addr().expect("bound").port());
+        let mut side = 0;
+        sockets.map(|socket| {
+            // SAFETY: numbers only.
+            let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
+            connection.key = 7;
+            connection.side = side as u32;
+            connection.peer_vi = 3;
+            connection.remote_endpoint = ports[1 - side];
+            connection.remote_address[..4].copy_from_slice(&[127, 0, 0, 1]);
+            connection.remote_address_len = 6;
+            connection.sealed = 1;
+            connection.seal = [seal; 32];
+            side += 1;
+            // SAFETY: a system call; the descriptor is new.
+            let bell = unsafe { vipl_sys::fd::made(libc::eventfd(0, libc::EFD_NONBLOCK)) };
+            let bell = Arc::new(Kept::new(bell.expect("an eventfd")));
+            let uplink = Uplink::new(socket.try_clone().expect("the same").into(), bell);
+            let remote = uplink.connect(3, &connection).expect("connected");
+            Side {
+                uplink,
+                remote,
+                socket,
+                seen: 0,
+            }
+        })
+    }
+
+    fn record(taken: u32) -> Record {
+        let mut record = Record::default();
+        record.taken = taken;
+        record
+    }
+
+    impl Side {
+        /// Whether serving it brings a new record, and which.
+        fn serve(&mut self, now: u64) -> Option<u32> {
+            let (updated, _) = self.uplink.serve(now);
+            let record = self.remote.read(&mut self.seen);
+            assert_eq!(updated, record.is_some());
+            record.map(|record| record.taken)
+        }
+
+        /// Whether it has something to send, after so many nanoseconds without an answer.
+        fn is_waiting(&self) -> bool {
+            let inner = self.remote.inner.lock();
+            inner.number != inner.confirmed
+        }
+
+        /// The frame that has arrived here; nobody else gets it.
+        fn intercept(&self) -> Vec<u8> {
+            let mut bytes = [0; 512];
+            let (length, _) = self.socket.recv_from(&mut bytes).expect("a frame");
+            bytes[..length].to_vec()
+        }
+    }
+
+    #[test]
+    fn a_record_is_sent_until_it_is_confirmed() {
+        let [mut left, mut right] = pair(1);
+        left.remote.publish(&record(1));
+        assert_eq!(left.serve(0), None);
+        right.intercept(); // It is lost.
+        assert_eq!(left.serve(AGAIN_NS - 1), None);
+        assert_eq!(right.serve(0), None);
+        assert_eq!(left.serve(AGAIN_NS), None);
+        assert_eq!(right.serve(AGAIN_NS), Some(1));
+        assert!(left.is_waiting());
+        assert_eq!(left.serve(AGAIN_NS), None);
+        assert!(!left.is_waiting());
+        // A newer one replaces one that was not sent.
+        left.remote.publish(&record(2));
+        left.remote.publish(&record(3));
+        left.serve(AGAIN_NS);
+        assert_eq!(right.serve(AGAIN_NS), Some(3));
+    }
+
+    #[test]
+    fn the_last_record_is_sent_for_a_while() {
+        let [mut left, _right] = pair(1);
+        left.remote.publish(&record(1));
+        left.uplink.linger(&left.remote, 0);
+        assert!(left.uplink.is_lingering());
+        left.serve(LINGER_NS - 1);
+        assert!(left.uplink.is_lingering());
+        left.serve(LINGER_NS);
+        assert!(!left.uplink.is_lingering());
+    }
+
+    #[test]
+    fn what_is_not_from_the_peer_changes_nothing() {
+        let [mut left, mut right] = pair(1);
+        left.remote.publish(&record(1));
+        left.serve(0);
+        let old = right.intercept();
+        left.remote.publish(&record(2));
+        left.serve(0);
+        let frame = right.intercept();
+        let to = right.socket.local_addr().expect("bound");
+        // From another socket.
+        socket().send_to(&frame, to).expect("sent");
+        assert_eq!(right.serve(0), None);
+        // With any bit changed, shorter, longer.
+        for bit in 0..8 * frame.len() {
+            let mut forged = frame.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            left.socket.send_to(&forged, to).expect("sent");
+            assert_eq!(right.serve(0), None, "bit {bit}");
+        }
+        for forged in [&frame[1..], &frame[..frame.len() - 1], &[]] {
+            left.socket.send_to(forged, to).expect("sent");
+        }
+        left.socket
+            .send_to(&[&frame[..], &[0]].concat(), to)
+            .expect("sent");
+        assert_eq!(right.serve(0), None);
+        // Sent back to the side that made it, from the right address.
+        let from = left.socket.local_addr().expect("bound");
+        right.socket.send_to(&frame, from).expect("sent");
+        assert_eq!(left.serve(0), None);
+        // The newest one counts, and an older one behind it or the same again do not.
+        left.socket.send_to(&frame, to).expect("sent");
+        assert_eq!(right.serve(0), Some(2));
+        for again in [&old, &frame] {
+            left.socket.send_to(again, to).expect("sent");
+            assert_eq!(right.serve(0), None);
+        }
+        // Of a connection with another seal.
+        let [mut stranger, _] = pair(2);
+        stranger.remote.inner.lock().to = to;
+        stranger.remote.publish(&record(9));
+        stranger.serve(0);
+        assert_eq!(right.serve(0), None);
+    }
 }

@@ -22,8 +22,9 @@ use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 use vipl_sys::uncancelled;
 
 use crate::device::{Channel, Completions, Device};
+use crate::exchange::Way;
 use crate::ibv::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
-use crate::record::{Boards, ring};
+use crate::record::ring;
 use crate::uplink::Uplink;
 
 /// Between two events of a VI whose application polls; also when to poll a VI again that the application is using.
@@ -39,22 +40,18 @@ pub(crate) struct Watched {
     number: u32,
     queues: [Arc<Completions>; 2],
     armed: AtomicBool,
-    /// The boards of a connection on this host, and the last version that the thread has seen.
-    boards: Option<Arc<Boards>>,
+    way: Way,
+    /// The last version of the peer's record that the thread has seen.
     seen: AtomicU64,
 }
 
 impl Watched {
-    pub(crate) fn new(
-        number: u32,
-        queues: [Arc<Completions>; 2],
-        boards: Option<Arc<Boards>>,
-    ) -> Watched {
+    pub(crate) fn new(number: u32, queues: [Arc<Completions>; 2], way: Way) -> Watched {
         Watched {
             number,
             queues,
             armed: AtomicBool::new(false),
-            boards,
+            way,
             seen: AtomicU64::new(0),
         }
     }
@@ -68,10 +65,7 @@ impl Watched {
 
     /// Whether the peer's record has changed since the last call.
     fn has_update(&self) -> bool {
-        let Some(boards) = &self.boards else {
-            return false;
-        };
-        let version = boards.version();
+        let version = self.way.version();
         self.seen.swap(version, Ordering::Relaxed) != version
     }
 }
@@ -205,7 +199,7 @@ impl Watcher {
         }
     }
 
-    /// Waits for one of the descriptors. Returns whether peers on this host have a new record.
+    /// Waits for one of the descriptors. Returns whether there may be new records of peers.
     fn wait(&self, time: Option<Duration>) -> io::Result<bool> {
         if !self.device.is_open() {
             return Err(io::ErrorKind::NotConnected.into());
@@ -246,20 +240,21 @@ impl Watcher {
             }
             named.insert(number);
         }
-        if notice {
-            let links = self.shared.links.lock();
-            let updates = links.values().filter(|watched| watched.has_update());
-            named.extend(updates.map(|watched| watched.number));
-        }
         self.events();
         let mut next = None;
+        let mut is_updated = notice;
         if let Some(uplink) = &self.shared.uplink {
-            let (updated, again) = uplink.serve();
-            named.extend(updated);
             let now = Host::get().now_ns();
+            let (updated, again) = uplink.serve(now);
+            is_updated |= updated;
             let asked = self.ask(now, &mut named);
             let time = [again, asked].into_iter().flatten().min();
             next = time.map(|time| Duration::from_nanos(time.saturating_sub(now)));
+        }
+        if is_updated {
+            let links = self.shared.links.lock();
+            let updates = links.values().filter(|watched| watched.has_update());
+            named.extend(updates.map(|watched| watched.number));
         }
         if !named.is_empty() {
             self.shared.wake();
@@ -279,16 +274,21 @@ impl Watcher {
     /// Names the VIs whose peers on other hosts are to be asked; returns when to do that again.
     fn ask(&mut self, now: u64, named: &mut BTreeSet<u32>) -> Option<u64> {
         let links = self.shared.links.lock();
-        let mut remote = links
-            .values()
-            .filter(|watched| watched.boards.is_none())
-            .peekable();
-        remote.peek()?;
-        if now >= self.beat {
-            self.beat = now + BEAT.as_nanos() as u64;
-            named.extend(remote.map(|watched| watched.number));
+        let is_time = now >= self.beat;
+        let mut next = None;
+        for watched in links.values() {
+            if let Way::Remote(remote) = &watched.way {
+                if is_time {
+                    remote.ask();
+                    named.insert(watched.number);
+                }
+                next = Some(now + BEAT.as_nanos() as u64);
+            }
         }
-        Some(self.beat)
+        if is_time {
+            self.beat = next.unwrap_or(0);
+        }
+        next.map(|_| self.beat)
     }
 
     /// Polls a VI, and arms its queues: at once if that has completed something, else when it has `waited`, because the

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::{Completions, Device, Domain, check, made};
 use crate::ibv::*;
 
-/// Timeout of an acknowledgement: 4.096 µs times two to this power, 268 ms. With [`RETRIES`] a peer that is silent is
-/// given up after two seconds. It must exceed [`RECEIVE_TIMER`], because rxe counts both at once.
-const ACKNOWLEDGEMENT: u8 = 16;
+/// Timeout of an acknowledgement: 4.096 µs times two to this power, 537 ms. With [`RETRIES`] a peer that is silent is
+/// given up after 3.2 s on rxe and 3.8 s by the specification, which lets devices take up to four times as long; a link
+/// that is down for a second is survived. It must exceed [`RECEIVE_TIMER`], because rxe counts both at once.
+const ACKNOWLEDGEMENT: u8 = 17;
 /// How often a message is sent again. 7 would be for ever on rxe.
 const RETRIES: u8 = 6;
 /// How long a peer without a receive asks to wait: 10.24 ms in the table of the InfiniBand specification.

@@ -49,7 +49,7 @@ impl Vi for VerbsVi {
         nic.card.shared.remove(port.index());
         link.leave(port);
         if let (Way::Remote(remote), Some(uplink)) = (link.way(), &nic.card.shared.uplink) {
-            uplink.linger(remote);
+            uplink.linger(remote, vipl_plugin_sdk::Host::get().now_ns());
         }
     }
 
