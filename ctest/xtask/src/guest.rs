@@ -13,6 +13,7 @@
 
 mod archive;
 mod kernel;
+mod two;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -73,11 +74,14 @@ pub(crate) struct Options {
     /// The build is up to date
     #[arg(long)]
     no_build: bool,
+    /// Start two guests with a cable between them, for COMMAND0 :: COMMAND1 [default: tests between two hosts]
+    #[arg(long)]
+    two: bool,
     /// The command
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required = true,
+        required_unless_present = "two",
         value_name = "COMMAND"
     )]
     command: Vec<String>,
@@ -87,6 +91,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result {
     if !options.no_build {
         build()?;
+    }
+    if options.two {
+        return two::run(&options.guest, &options.command);
     }
     let kernel = options.guest.prepare()?;
     good(options.guest.run(&kernel, &options.command)?)
@@ -198,32 +205,11 @@ fn quoted(word: &str) -> String {
 fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
     println!("guest: booting Linux {} without KVM", kernel.release());
     let begun = Instant::now();
-    let mut qemu = Command::new("timeout");
-    qemu.arg(options.limit.to_string())
-        .args(["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max"])
-        .args(["-nodefaults", "-display", "none", "-no-reboot"])
-        .args(["-smp", &options.processors.to_string()])
-        .args(["-m", &options.memory.to_string()])
-        .args(["-serial", "stdio", "-kernel"])
-        .arg(kernel.image())
-        .arg("-initrd")
-        .arg(image)
-        .args([
-            "-append",
-            "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check noapic mitigations=off",
-        ])
-        .args(["-virtfs", FOLDER])
+    let mut qemu = machine(options, kernel, image, "");
+    let qemu = qemu
         .args(["-icount", CLOCK])
-        .args(["-device", "virtio-rng-pci"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    if let Some(folder) = &options.writable {
-        let folder = folder.display();
-        qemu.args([
-            "-virtfs",
-            &format!("local,path={folder},mount_tag=writable,security_model=none"),
-        ]);
-    }
     let mut guest = qemu.spawn().map_err(|error| format!("timeout: {error}"))?;
     let console = guest.stdout.take().expect("a pipe");
     let mut status = None;
@@ -247,6 +233,36 @@ fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
     }
 }
 
+/// The program that is a guest; `words` are for the kernel, and become variables of `init.sh`.
+fn machine(options: &Guest, kernel: &Kernel, image: &Path, words: &str) -> Command {
+    let mut qemu = Command::new("timeout");
+    // An interrupt from the keyboard has to reach the guest.
+    qemu.args(["--foreground", &options.limit.to_string()])
+        .args(["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .args(["-smp", &options.processors.to_string()])
+        .args(["-m", &options.memory.to_string()])
+        .args(["-serial", "stdio", "-kernel"])
+        .arg(kernel.image())
+        .arg("-initrd")
+        .arg(image)
+        .arg("-append")
+        .arg(format!("{KERNEL_LINE} {words}"))
+        .args(["-virtfs", FOLDER])
+        .args(["-device", "virtio-rng-pci"]);
+    if let Some(folder) = &options.writable {
+        let folder = folder.display();
+        qemu.args([
+            "-virtfs",
+            &format!("local,path={folder},mount_tag=writable,security_model=none"),
+        ]);
+    }
+    qemu
+}
+
+/// The kernel's command line.
+const KERNEL_LINE: &str =
+    "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check noapic mitigations=off";
 /// The status of the program `timeout` when time was up.
 const TIMEOUT: i32 = 124;
 /// An instruction takes two nanoseconds of the guest, however slow this machine is: limits of time there are limits of work.

@@ -24,10 +24,18 @@ $b cp /command /root/run/command
 $b cat >/root/run/setup <<'END'
 export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 ip link set lo up
-ip link add dummy0 type dummy
-ip link set dummy0 mtu 4200 up
-ip addr add 10.9.0.1/24 dev dummy0
-rdma link add rxe0 type rxe netdev dummy0
+interface=dummy0 number=1
+case $side in
+    [01]) # One of two guests: see two.rs.
+        interface=eth0 number=$((side + 1))
+        ip link set eth1 up
+        ip addr add 10.8.0.$number/24 dev eth1
+        ip addr add fd09::$number/64 dev eth0 nodad ;;
+    *) ip link add dummy0 type dummy ;;
+esac
+ip link set $interface mtu 4200 up
+ip addr add 10.9.0.$number/24 dev $interface
+rdma link add rxe0 type rxe netdev $interface
 [ -c /dev/infiniband/uverbs0 ] || mknod -m 666 /dev/infiniband/uverbs0 c $(tr : ' ' </sys/class/infiniband_verbs/uverbs0/dev)
 chmod 755 /dev/infiniband
 chmod 666 /dev/infiniband/*

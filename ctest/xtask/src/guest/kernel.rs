@@ -21,6 +21,8 @@ const MODULES: &[&str] = &[
     "rdma_rxe",
     "dummy",
     "veth",
+    "virtio_net",
+    "af_packet",
 ];
 
 /// An unpacked kernel.

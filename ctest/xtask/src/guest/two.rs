@@ -1,0 +1,176 @@
+//! Two guests with two virtual cables between them. Nothing of this machine's network is touched.
+//!
+//! ```text
+//!   guest 0 ─ eth0, rxe0 ══════ eth0, rxe0 ─ guest 1     10.9.0.1, 10.9.0.2; fd09::1, fd09::2
+//!           ─ eth1 ════════════════════ eth1 ─           10.8.0.1, 10.8.0.2: for orders while the other one is down
+//! ```
+//!
+//! A line `GUEST-CABLE off` or `GUEST-CABLE on` of a guest unplugs its eth0 from outside, or plugs it in again.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use super::{Guest, STATUS, good, initramfs, machine};
+use crate::Result;
+use crate::workspace::built;
+
+/// What stands between the commands of the two.
+const BETWEEN: &str = "::";
+/// What a guest's line begins with that is about its end of the cable.
+const CABLE: &str = "GUEST-CABLE ";
+
+/// The commands of both.
+fn commands(words: &[String]) -> Result<[Vec<String>; 2]> {
+    let mut parts = words.split(|word| word == BETWEEN).map(<[String]>::to_vec);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(first), Some(second), None) if !first.is_empty() && !second.is_empty() => {
+            Ok([first, second])
+        }
+        _ => Err(format!("two guests run COMMAND0 {BETWEEN} COMMAND1").into()),
+    }
+}
+
+/// Runs a command in each of two guests; without commands, the tests between two hosts where guests can be had.
+pub(super) fn run(options: &Guest, words: &[String]) -> Result {
+    let kernel = match options.prepare() {
+        Err(why) if words.is_empty() => {
+            println!("test two ... ignored, {why}");
+            return Ok(());
+        }
+        kernel => kernel?,
+    };
+    let commands = match words {
+        [] => suite()?,
+        words => commands(words)?,
+    };
+    let folder = tempfile::Builder::new().prefix("vipl-guest-").tempdir()?;
+    let mut guests = Vec::new();
+    for (side, command) in commands.iter().enumerate() {
+        let image = folder.path().join(format!("initramfs{side}"));
+        let content = initramfs(&kernel, command, options.writable.as_deref())?;
+        std::fs::write(&image, content)?;
+        guests.push(machine(options, &kernel, &image, &format!("side={side}")));
+    }
+    println!(
+        "guest: booting Linux {} twice without KVM",
+        kernel.release()
+    );
+    let begun = Instant::now();
+    let ends = boot(folder.path(), guests)?;
+    println!("guest: {:.0} s", begun.elapsed().as_secs_f64());
+    for (command, end) in commands.iter().zip(ends) {
+        good(end).map_err(|why| format!("`{}`: {why}", command.join(" ")))?;
+    }
+    Ok(())
+}
+
+/// The tests between two hosts, whose C programs are compiled here.
+fn suite() -> Result<[Vec<String>; 2]> {
+    let program = built()?.join("vipl-guests");
+    let compile = &mut Command::new(&program);
+    crate::workspace::run(compile.arg("compile").env("CTEST_NO_BUILD", "1"))?;
+    let program = program.to_string_lossy().into_owned();
+    Ok(["run", "serve"].map(|word| vec![program.clone(), word.to_owned()]))
+}
+
+/// Starts both and prints what they print, labelled. It ends with both; one that fails ends the other. Returns the status of
+/// each command.
+fn boot(folder: &Path, guests: Vec<Command>) -> Result<Vec<Option<i32>>> {
+    let monitors = [0, 1].map(|side| folder.join(format!("monitor{side}")));
+    let mut running = Vec::new();
+    for (side, mut guest) in guests.into_iter().enumerate() {
+        guest.arg("-monitor").arg(format!(
+            "unix:{},server=on,wait=off",
+            monitors[side].display()
+        ));
+        for cable in 0..2 {
+            guest.args(["-netdev", &end(folder, side, cable), "-device"]);
+            guest.arg(format!(
+                "virtio-net-pci,netdev=cable{cable},id=eth{cable},mac=52:54:00:09:0{cable}:0{side}"
+            ));
+        }
+        let guest = guest.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        running.push(guest.map_err(|error| format!("timeout: {error}"))?);
+    }
+    let monitors = &monitors;
+    let statuses = thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(&mut running)
+            .map(|(side, guest)| scope.spawn(move || follow(side, guest, monitors)))
+            .collect();
+        let ends = threads
+            .into_iter()
+            .map(|thread| thread.join().ok().flatten());
+        ends.collect::<Vec<_>>()
+    });
+    Ok(statuses)
+}
+
+/// One end of a cable, for QEMU: datagrams between two sockets in a folder.
+fn end(folder: &Path, side: usize, cable: usize) -> String {
+    let socket = |side| folder.join(format!("cable{cable}-{side}"));
+    format!(
+        "dgram,id=cable{cable},local.type=unix,local.path={},remote.type=unix,remote.path={}",
+        socket(side).display(),
+        socket(1 - side).display()
+    )
+}
+
+/// Prints a guest's lines until it ends; returns the status of its command.
+fn follow(side: usize, guest: &mut Child, monitors: &[PathBuf; 2]) -> Option<i32> {
+    let mut status = None;
+    let console = guest.stdout.take().expect("a pipe");
+    for line in BufReader::new(console).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        if let Some(number) = line.strip_prefix(STATUS) {
+            status = number.trim().parse().ok();
+        } else if let Some(state) = line.strip_prefix(CABLE) {
+            tell(&monitors[side], &format!("set_link eth0 {}", state.trim()));
+        } else {
+            // Verdicts of tests stand alone, for those who count them.
+            let label = if line.starts_with("test ") {
+                String::new()
+            } else {
+                format!("{side} ")
+            };
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "{label}{line}").and_then(|()| out.flush());
+        }
+    }
+    let _ = guest.wait();
+    if status != Some(0) {
+        tell(&monitors[1 - side], "quit");
+    }
+    status
+}
+
+/// Gives a command to a guest's monitor. A guest that has ended has none.
+fn tell(monitor: &Path, command: &str) {
+    if let Ok(mut monitor) = UnixStream::connect(monitor) {
+        let _ = writeln!(monitor, "{command}");
+        // Its greeting and its answer: a monitor that hangs up early may not have read the command.
+        let _ = monitor.shutdown(std::net::Shutdown::Write);
+        let _ = std::io::copy(&mut monitor, &mut std::io::sink());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_guest_has_a_command() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let [first, second] = commands(&words("a b :: c")).expect("two");
+        assert_eq!((first, second), (words("a b"), words("c")));
+        for wrong in ["a", "a ::", ":: a", "a :: b :: c"] {
+            assert!(commands(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+}
