@@ -56,6 +56,7 @@ const STEPS: &[Step] = &[
     ),
     step("advisories", &["advisories"]),
     step("bare", &["bare"]),
+    step("two", TWO).needs("build").share(25, 120),
     step("verbs", VERBS).needs("build").share(30, 120),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(50, 60),
     step(
@@ -95,6 +96,8 @@ const DEVICES: &[&str] = &[
     "--provider",
     "tulip,gnic2,clan,clan-net,ip,example-rs",
 ];
+/// Between two guests with RDMA devices.
+const TWO: &[&str] = &["guest", "--no-build", "--two", "--within", SECONDS];
 /// In a guest with an RDMA device: all that there is time for.
 const VERBS: &[&str] = &[
     "conformance",

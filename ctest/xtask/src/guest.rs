@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Start two guests with a cable between them, for COMMAND0 :: COMMAND1 [default: tests between two hosts]
     #[arg(long)]
     two: bool,
+    /// For the tests between two hosts: begin no further one after so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "two")]
+    within: Option<u32>,
     /// The command
     #[arg(
         trailing_var_arg = true,
@@ -93,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result {
         build()?;
     }
     if options.two {
-        return two::run(&options.guest, &options.command);
+        return two::run(&options.guest, &options.command, options.within);
     }
     let kernel = options.guest.prepare()?;
     good(options.guest.run(&kernel, &options.command)?)

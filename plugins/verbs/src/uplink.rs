@@ -418,7 +418,7 @@ mod tests {
             inner.number != inner.confirmed
         }
 
-        /// The frame that has arrived here; nobody else gets it.
+        /// The frame that has arrived here.
         fn intercept(&self) -> Vec<u8> {
             let mut bytes = [0; 512];
             let (length, _) = self.socket.recv_from(&mut bytes).expect("a frame");

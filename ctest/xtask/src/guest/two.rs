@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   guest 0 ─ eth0, rxe0 ══════ eth0, rxe0 ─ guest 1     10.9.0.1, 10.9.0.2; fd09::1, fd09::2
-//!           ─ eth1 ════════════════════ eth1 ─           10.8.0.1, 10.8.0.2: for orders while the other one is down
+//!           ─ eth1 ════════════════════ eth1 ─           10.8.0.1, 10.8.0.2: for orders while eth0 is down
 //! ```
 //!
 //! A line `GUEST-CABLE off` or `GUEST-CABLE on` of a guest unplugs its eth0 from outside, or plugs it in again.
@@ -35,7 +35,7 @@ fn commands(words: &[String]) -> Result<[Vec<String>; 2]> {
 }
 
 /// Runs a command in each of two guests; without commands, the tests between two hosts where guests can be had.
-pub(super) fn run(options: &Guest, words: &[String]) -> Result {
+pub(super) fn run(options: &Guest, words: &[String], within: Option<u32>) -> Result {
     let kernel = match options.prepare() {
         Err(why) if words.is_empty() => {
             println!("test two ... ignored, {why}");
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Guest, words: &[String]) -> Result {
         kernel => kernel?,
     };
     let commands = match words {
-        [] => suite()?,
+        [] => suite(within)?,
         words => commands(words)?,
     };
     let folder = tempfile::Builder::new().prefix("vipl-guest-").tempdir()?;
@@ -69,12 +69,14 @@ pub(super) fn run(options: &Guest, words: &[String]) -> Result {
 }
 
 /// The tests between two hosts, whose C programs are compiled here.
-fn suite() -> Result<[Vec<String>; 2]> {
+fn suite(within: Option<u32>) -> Result<[Vec<String>; 2]> {
     let program = built()?.join("vipl-guests");
     let compile = &mut Command::new(&program);
     crate::workspace::run(compile.arg("compile").env("CTEST_NO_BUILD", "1"))?;
     let program = program.to_string_lossy().into_owned();
-    Ok(["run", "serve"].map(|word| vec![program.clone(), word.to_owned()]))
+    let mut both = ["run", "serve"].map(|word| vec![program.clone(), word.to_owned()]);
+    both[0].extend(within.map(|seconds| format!("--within={seconds}")));
+    Ok(both)
 }
 
 /// Starts both and prints what they print, labelled. It ends with both; one that fails ends the other. Returns the status of
@@ -131,7 +133,7 @@ fn follow(side: usize, guest: &mut Child, monitors: &[PathBuf; 2]) -> Option<i32
         if let Some(number) = line.strip_prefix(STATUS) {
             status = number.trim().parse().ok();
         } else if let Some(state) = line.strip_prefix(CABLE) {
-            tell(&monitors[side], &format!("set_link eth0 {}", state.trim()));
+            command(&monitors[side], &format!("set_link eth0 {}", state.trim()));
         } else {
             // Verdicts of tests stand alone, for those who count them.
             let label = if line.starts_with("test ") {
@@ -145,15 +147,15 @@ fn follow(side: usize, guest: &mut Child, monitors: &[PathBuf; 2]) -> Option<i32
     }
     let _ = guest.wait();
     if status != Some(0) {
-        tell(&monitors[1 - side], "quit");
+        command(&monitors[1 - side], "quit");
     }
     status
 }
 
 /// Gives a command to a guest's monitor. A guest that has ended has none.
-fn tell(monitor: &Path, command: &str) {
+fn command(monitor: &Path, line: &str) {
     if let Ok(mut monitor) = UnixStream::connect(monitor) {
-        let _ = writeln!(monitor, "{command}");
+        let _ = writeln!(monitor, "{line}");
         // Its greeting and its answer: a monitor that hangs up early may not have read the command.
         let _ = monitor.shutdown(std::net::Shutdown::Write);
         let _ = std::io::copy(&mut monitor, &mut std::io::sink());

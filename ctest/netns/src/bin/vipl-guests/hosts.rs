@@ -96,7 +96,7 @@ pub(crate) fn kill_agent(side: usize) {
     );
 }
 
-/// A C program with side 0 in this guest and side 1 in the other one.
+/// A C program with side 0 in this guest and side 1 in guest 1.
 pub(crate) fn program(name: &str, device: &str) -> Run {
     let own = std::env::current_exe().expect("the path of this program");
     let level = std::env::var("GUESTS_LOG").unwrap_or_else(|_| "warn".to_owned());

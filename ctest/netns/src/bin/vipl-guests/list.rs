@@ -71,18 +71,32 @@ pub(crate) fn compile() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the tests whose names contain one of these, or the short ones; `all`: all.
-pub(crate) fn run(names: &[String]) -> ExitCode {
-    let wanted = |test: &&Test| match names {
+/// Runs the tests whose names contain one of these words, or the short ones; `all`: all. Begins none after the seconds of a
+/// word `--within=SECONDS`.
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    let (options, names): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.starts_with("--"));
+    let within = options
+        .first()
+        .and_then(|word| word.strip_prefix("--within=")?.parse().ok());
+    let within = within.map_or(Duration::MAX, Duration::from_secs);
+    let wanted = |test: &&Test| match names.as_slice() {
         [] => test.is_short,
         names => names
             .iter()
-            .any(|name| name == "all" || test.name.contains(name.as_str())),
+            .any(|name| name.as_str() == "all" || test.name.contains(name.as_str())),
     };
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     let begun = Instant::now();
     for test in TESTS.iter().filter(wanted) {
         let start = Instant::now();
+        if begun.elapsed() > within {
+            println!(
+                "test two::{} ... ignored, no time was left for it",
+                test.name
+            );
+            ignored += 1;
+            continue;
+        }
         let result = catch_unwind(AssertUnwindSafe(|| {
             for side in 0..2 {
                 restore(side);
@@ -110,7 +124,7 @@ pub(crate) fn run(names: &[String]) -> ExitCode {
     let word = if failed == 0 { "ok" } else { "FAILED" };
     let seconds = begun.elapsed().as_secs_f64();
     println!(
-        "test result: {word}. {passed} passed; {failed} failed; 0 ignored; finished in {seconds:.0} s"
+        "test result: {word}. {passed} passed; {failed} failed; {ignored} ignored; finished in {seconds:.0} s"
     );
     let end = order::connect().and_then(|stream| order::put(stream, &[kind::END.to_owned()]));
     match (failed, end) {
@@ -241,7 +255,7 @@ fn wait_for_traffic(before: u64, is_running: &mut dyn FnMut() -> bool) {
     }
 }
 
-/// A client that plays ping-pong until somebody ends it, and what comes of it.
+/// A client that plays ping-pong without end, and what comes of it.
 fn endless_client(meanwhile: impl FnOnce()) -> (i32, String) {
     hosts::start_server("-d verbs:eth0");
     let before = sent();
@@ -301,7 +315,7 @@ fn short_cut() {
     });
 }
 
-/// A link that stays down: its own host is told, and the other one.
+/// A link that stays down: its own host is told, and its peer.
 fn own_link_down() {
     let run = program("cable", DEVICE)
         .arg("lose")
