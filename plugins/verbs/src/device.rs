@@ -372,20 +372,15 @@ impl Completions {
         })
     }
 
-    /// Takes completions, as many as there is room for.
+    /// Takes completions, as many as there is room for; how many, or less than one if there was none. Negative: the queue
+    /// has overflown, which its size prevents.
     #[inline(always)]
-    pub(crate) fn poll(&self, room: &mut [ibv_wc]) -> usize {
+    pub(crate) fn poll(&self, room: &mut [ibv_wc]) -> c_int {
         // SAFETY: a valid queue; the device's function is there since the device was opened.
         unsafe {
             let poll = (*(*self.raw.as_ptr()).context).poll_cq;
             let poll = poll.unwrap_unchecked();
-            // Negative: the queue has overflown, which its size prevents.
-            usize::try_from(poll(
-                self.raw.as_ptr(),
-                room.len() as c_int,
-                room.as_mut_ptr(),
-            ))
-            .unwrap_or(0)
+            poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
         }
     }
 

@@ -13,12 +13,14 @@
 //! | `tags` | protection tags, regions, and the keys that peers read |
 //! | `record`, `exchange`, `uplink` | what the two sides tell each other, on one host and between hosts |
 //! | `watch` | the thread that waits for the device and for peers |
+//! | `counters` | bytes copied, wake-ups |
 //!
 //! No hardware was at hand: what only hardware does is written after the InfiniBand specification and the sources of
 //! drivers, and `docs/VERBS-HARDWARE.md` says what to try.
 
 mod card;
 mod choice;
+mod counters;
 mod device;
 mod exchange;
 mod ibv;

@@ -52,6 +52,8 @@ const OWN: u32 = 4;
 const DOWN_MAX: Duration = Duration::from_secs(4);
 /// Questions to a peer on another host, two seconds apart, that may stay open before the connection is lost.
 const OPEN_MAX: u32 = 4;
+/// Completions taken at a time.
+const BATCH: usize = 8;
 /// Keys of the peer that are kept.
 const KEYS: usize = 64;
 
@@ -75,6 +77,8 @@ const NOTICE: u32 = 2;
 
 /// Numbers of work requests that belong to no descriptor.
 mod own {
+    /// A receive: the descriptor, or the buffer of the plug-in.
+    pub(super) const RECEIVE: u64 = 1 << 39;
     /// The look-up of a key.
     pub(super) const LOOKUP: u64 = 1 << 40;
     /// Credits, or a question whether the peer is there.
@@ -127,8 +131,10 @@ pub(crate) struct Link {
     messages: u32,
     /// Messages that have taken a receive descriptor of this side.
     delivered: u32,
-    sends: Box<[Sent]>,
-    receives: Box<[Posted]>,
+    sends: [Sent; WINDOW as usize],
+    receives: [Posted; WINDOW as usize],
+    /// Room for completions of the device. It is not on the stack, where each poll would have to clear it.
+    done: [ibv_wc; BATCH],
     scratch: Scratch,
     /// Buffers of descriptors with more segments than the device has, by the queue and the number.
     bounces: BTreeMap<(bool, u32), Registered>,
@@ -158,7 +164,6 @@ impl Link {
     ) -> io::Result<(Link, Arc<Watched>)> {
         let tag = card.tags.get(&card.device, port.ptag())?;
         let number = port.index();
-        let queue = |entries| Completions::new(&card.shared.channel, entries, number).map(Arc::new);
         let work = REQUESTS * WINDOW + OWN;
         let room = card.segments;
         let cap = ibv_qp_cap {
@@ -174,9 +179,8 @@ impl Link {
         if port.rdma_write() || is_unreliable {
             access |= IBV_ACCESS_REMOTE_WRITE;
         }
-        let queues = (queue(work)?, queue(WINDOW)?);
-        let watched = [queues.0.clone(), queues.1.clone()];
-        let pair = QueuePair::new(tag.domain(), queues, cap, card.port, access)?;
+        let queue = Completions::new(&card.shared.channel, work + WINDOW, number).map(Arc::new)?;
+        let pair = QueuePair::new(tag.domain(), queue.clone(), cap, card.port, access)?;
         let address = Address {
             queue_pair: pair.number(),
             packet: (connection.key >> (24 * (connection.side & 1))) as u32 & 0xff_ffff,
@@ -209,8 +213,9 @@ impl Link {
             received: port.completed(Queue::Recv),
             messages: 0,
             delivered: 0,
-            sends: vec![Sent::default(); WINDOW as usize].into(),
-            receives: vec![Posted::default(); WINDOW as usize].into(),
+            sends: [Sent::default(); WINDOW as usize],
+            receives: [Posted::default(); WINDOW as usize],
+            done: [zeroed(); BATCH],
             bounces: BTreeMap::new(),
             lookup: Lookup::None,
             keys: vec![Key::default(); KEYS].into(),
@@ -223,7 +228,7 @@ impl Link {
         };
         link.post_receives(port);
         link.exchange.publish(&link.own);
-        Ok((link, Arc::new(Watched::new(number, watched, way))))
+        Ok((link, Arc::new(Watched::new(number, queue, way))))
     }
 
     /// How the records travel.
@@ -241,8 +246,7 @@ impl Link {
         if self.exchange.is_time_to_ask() {
             self.ask_peer(card, port);
         }
-        self.take_receives(port);
-        self.take_sends(port);
+        self.take(port);
         self.post_sends(port);
         if self.peer.state == state::CLOSED && port.is_connected() {
             self.end(port, Reason::of(self.peer.reason));
@@ -283,13 +287,49 @@ impl Link {
                 true => self.refused & !0xffff | self.refused.wrapping_add(1) & 0xffff,
                 false => self.refused.wrapping_add(1 << 16),
             };
-            self.take_receives(port);
+            self.take(port);
             let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
             if !plain && port.oldest(Queue::Recv).is_some() {
                 port.refuse(Queue::Recv, VIP_STATUS_RDMA_PROT_ERROR | opcode);
             } else {
                 port.raise(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT, opcode);
             }
+        }
+    }
+
+    /// Takes completions of the device.
+    #[inline(always)]
+    fn take(&mut self, port: &Port) {
+        while port.is_connected() {
+            if self.received != port.posted(Queue::Recv) {
+                self.post_receives(port);
+            }
+            let count = self.pair.poll(&mut self.done);
+            let mut place = 0;
+            while (place as i32) < count && place < BATCH && port.is_connected() {
+                let number = self.done[place].wr_id;
+                if number & own::RECEIVE == 0 {
+                    self.take_send(port, number, self.done[place].status);
+                } else {
+                    self.take_received(port, self.done[place]);
+                }
+                place += 1;
+            }
+            if count < BATCH as i32 {
+                break;
+            }
+        }
+        if self.copies.is_some() {
+            self.give_credits(port);
+        }
+    }
+
+    /// A function of its own, so that sends need not save the registers that it uses.
+    #[inline(never)]
+    fn take_received(&mut self, port: &Port, done: ibv_wc) {
+        match self.copies {
+            None => self.take_receive(port, done.status, done.byte_len),
+            Some(_) => self.take_copy(port, done.wr_id as u32, done.status, done.byte_len),
         }
     }
 
@@ -352,8 +392,7 @@ impl Link {
     /// says.
     #[cold]
     fn end(&mut self, port: &Port, reason: Reason) {
-        self.take_receives(port);
-        self.take_sends(port);
+        self.take(port);
         while port.is_connected()
             && port.completed(Queue::Send) != self.sent
             && self.peer.taken.wrapping_sub(self.messages) as i32 > 0
@@ -409,8 +448,7 @@ impl Link {
 
     /// Completes what has arrived, and tells the peer that this side has left.
     pub(crate) fn leave(&mut self, port: &Port) {
-        self.take_receives(port);
-        self.take_sends(port);
+        self.take(port);
         self.close(Reason::Left);
     }
 }

@@ -177,10 +177,19 @@ impl Boards {
     }
 
     /// The peer's record, if its version is another one than `seen` and it is not being written.
+    #[inline(always)]
     pub(crate) fn read(&self, seen: &mut u64) -> Option<Record> {
         let board = self.board(1 - self.side);
         let version = board.version.load(Ordering::Acquire);
-        if version == *seen || version & 1 != 0 {
+        if version == *seen {
+            return None;
+        }
+        Boards::copy(board, version, seen)
+    }
+
+    #[cold]
+    fn copy(board: &Board, version: u64, seen: &mut u64) -> Option<Record> {
+        if version & 1 != 0 {
             return None;
         }
         let mut record = Record::default();

@@ -21,6 +21,7 @@ use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 use vipl_sys::uncancelled;
 
+use crate::counters::counters;
 use crate::device::{Channel, Completions, Device};
 use crate::exchange::Way;
 use crate::ibv::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
@@ -38,7 +39,7 @@ const STEP: Duration = Duration::from_millis(10);
 /// A connected VI, for the thread.
 pub(crate) struct Watched {
     number: u32,
-    queues: [Arc<Completions>; 2],
+    queue: Arc<Completions>,
     armed: AtomicBool,
     way: Way,
     /// The last version of the peer's record that the thread has seen.
@@ -46,10 +47,10 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(number: u32, queues: [Arc<Completions>; 2], way: Way) -> Watched {
+    pub(crate) fn new(number: u32, queue: Arc<Completions>, way: Way) -> Watched {
         Watched {
             number,
-            queues,
+            queue,
             armed: AtomicBool::new(false),
             way,
             seen: AtomicU64::new(0),
@@ -59,7 +60,7 @@ impl Watched {
     /// Asks for an event with the next completion. The caller looks once more afterwards.
     fn arm(&self) {
         if !self.armed.swap(true, Ordering::SeqCst) {
-            self.queues.iter().for_each(|queue| queue.arm());
+            self.queue.arm();
         }
     }
 
@@ -192,6 +193,7 @@ impl Watcher {
             let Ok(ready) = self.wait(time) else {
                 return self.lost();
             };
+            counters().woken();
             if self.shared.stopping.load(Ordering::SeqCst) {
                 return;
             }

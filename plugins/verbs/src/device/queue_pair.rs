@@ -37,13 +37,14 @@ pub(crate) struct Address {
     pub(crate) mtu: u8,
 }
 
-/// A queue pair, with its completion queues.
+/// A queue pair, with its completion queue: one for both directions, so that there is one to poll and to arm.
 pub(crate) struct QueuePair {
     raw: NonNull<ibv_qp>,
-    sends: Arc<Completions>,
-    receives: Arc<Completions>,
+    completions: Arc<Completions>,
     domain: Arc<Domain>,
     port: u8,
+    /// Posts are system calls.
+    is_software: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -53,15 +54,15 @@ impl QueuePair {
     /// A queue pair that accepts receives. `access` is a set of `IBV_ACCESS_*` for the peer.
     pub(crate) fn new(
         domain: &Arc<Domain>,
-        (sends, receives): (Arc<Completions>, Arc<Completions>),
+        completions: Arc<Completions>,
         cap: ibv_qp_cap,
         port: u8,
         access: u32,
     ) -> io::Result<QueuePair> {
         let mut attributes = ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
-            send_cq: sends.raw.as_ptr(),
-            recv_cq: receives.raw.as_ptr(),
+            send_cq: completions.raw.as_ptr(),
+            recv_cq: completions.raw.as_ptr(),
             srq: std::ptr::null_mut(),
             cap,
             qp_type: IBV_QPT_RC,
@@ -74,10 +75,10 @@ impl QueuePair {
         };
         let pair = QueuePair {
             raw,
-            sends,
-            receives,
+            completions,
             domain: domain.clone(),
             port,
+            is_software: domain.device().is_software,
         };
         let init = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -168,16 +169,10 @@ impl QueuePair {
         ask.is_some_and(|ask| unsafe { ask(self.raw.as_ptr(), IBV_WR_RDMA_WRITE, 0) } == 1)
     }
 
-    /// Completions of sends.
+    /// Takes completions of both directions, as [`Completions::poll`].
     #[inline(always)]
-    pub(crate) fn sends(&self) -> &Arc<Completions> {
-        &self.sends
-    }
-
-    /// Completions of receives.
-    #[inline(always)]
-    pub(crate) fn receives(&self) -> &Arc<Completions> {
-        &self.receives
+    pub(crate) fn poll(&self, room: &mut [ibv_wc]) -> i32 {
+        self.completions.poll(room)
     }
 
     /// Posts a chain of sends.
@@ -193,7 +188,7 @@ impl QueuePair {
             let post = (*(*pair).context).post_send;
             post.unwrap_unchecked()(pair, work, &raw mut bad)
         });
-        check(error)
+        if error == 0 { Ok(()) } else { check(error) }
     }
 
     /// Posts a receive.
@@ -218,7 +213,7 @@ impl QueuePair {
     /// Software posts by a system call that is a cancellation point: the application's thread must not end here.
     #[inline(always)]
     fn uncancelled<R>(&self, post: impl FnOnce() -> R) -> R {
-        if !self.device().is_software {
+        if !self.is_software {
             return post();
         }
         let before = vipl_sys::cancel::disable();

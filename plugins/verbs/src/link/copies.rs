@@ -9,7 +9,8 @@ use vipl_abi::*;
 use vipl_plugin_sdk::{Port, Queue};
 
 use super::request::write_inline;
-use super::{FLAGGED, HEAD, Head, Link, NOTICE};
+use super::{FLAGGED, HEAD, Head, Link, NOTICE, own};
+use crate::counters::counters;
 use crate::device::QueuePair;
 use crate::ibv::*;
 use crate::pages::Registered;
@@ -18,8 +19,6 @@ use crate::tags::Tag;
 
 /// Receive buffers of a VI.
 const BUFFERS: u32 = 8;
-/// Completions taken at a time.
-const BATCH: usize = 8;
 
 pub(super) struct Copies {
     buffers: Registered,
@@ -66,7 +65,7 @@ impl Copies {
             length: self.room,
             lkey: self.buffers.memory().local_key(),
         }];
-        pair.post_receive(number.into(), &mut list)
+        pair.post_receive(own::RECEIVE | u64::from(number), &mut list)
     }
 
     pub(super) fn has_credit(&self) -> bool {
@@ -100,37 +99,20 @@ impl Copies {
 }
 
 impl Link {
-    /// Takes what has arrived: into the application's receive, or not at all.
-    pub(super) fn take_copies(&mut self, port: &Port) {
-        let mut room = [zeroed::<ibv_wc>(); BATCH];
-        while port.is_connected() {
-            let count = self.pair.receives().poll(&mut room);
-            for done in &room[..count] {
-                if port.is_connected() {
-                    self.take_copy(port, done);
-                }
-            }
-            if count < BATCH {
-                break;
-            }
-        }
-        self.give_credits(port);
-    }
-
-    fn take_copy(&mut self, port: &Port, done: &ibv_wc) {
+    /// Takes what has arrived in a buffer: into the application's receive, or not at all.
+    pub(super) fn take_copy(&mut self, port: &Port, number: u32, status: u32, bytes: u32) {
         let Some(copies) = &mut self.copies else {
             return;
         };
-        if done.status != IBV_WC_SUCCESS {
+        if status != IBV_WC_SUCCESS {
             self.ended = true;
             return;
         }
-        let number = done.wr_id as u32;
-        if number >= BUFFERS || done.byte_len < HEAD || done.byte_len > copies.room {
+        if number >= BUFFERS || bytes < HEAD || bytes > copies.room {
             self.close(Reason::Lost);
             return port.lose(false);
         }
-        let (head, data) = copies.message(number, done.byte_len);
+        let (head, data) = copies.message(number, bytes);
         let flag = if head.flags & FLAGGED != 0 {
             VIP_STATUS_IMMEDIATE
         } else {
@@ -146,6 +128,7 @@ impl Link {
         } else if let Some(segments) = port.next_receive(data.len() as u32)
             && port.scatter(&segments, 0, data)
         {
+            counters().copied(data.len());
             complete(VIP_STATUS_OP_RECEIVE, data.len() as u32);
         }
         copies.freed = copies.freed.wrapping_add(1);
@@ -157,7 +140,7 @@ impl Link {
     }
 
     /// Tells the peer of freed buffers, when half of them are.
-    fn give_credits(&mut self, port: &Port) {
+    pub(super) fn give_credits(&mut self, port: &Port) {
         let Some(copies) = &mut self.copies else {
             return;
         };

@@ -7,14 +7,12 @@ use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use super::pieces::{Pieces, Trouble};
-use super::{FLAGGED, HEAD, Link, NOTICE, Posted, WINDOW};
+use super::{FLAGGED, HEAD, Link, NOTICE, Posted, WINDOW, own};
 use crate::card::TRANSFER_MAX;
+use crate::counters::counters;
 use crate::ibv::*;
 use crate::pages::Registered;
 use crate::record::Reason;
-
-/// Completions taken at a time.
-const BATCH: usize = 8;
 
 impl Link {
     /// Gives posted receives to the device.
@@ -31,7 +29,10 @@ impl Link {
             let number = self.received;
             self.receives[(number % WINDOW) as usize] = Posted { suspect };
             let list = pieces.with_head(self.scratch.room(number));
-            if let Err(error) = self.pair.post_receive(number.into(), list) {
+            if let Err(error) = self
+                .pair
+                .post_receive(own::RECEIVE | u64::from(number), list)
+            {
                 self.bounces.remove(&(false, number));
                 let text = format!("the device does not take a receive: {error}");
                 return crate::say(VIPL_LOG_ERROR, &text);
@@ -79,43 +80,21 @@ impl Link {
         (Pieces::one(piece), true)
     }
 
-    /// Takes completions of the device.
+    /// A receive has completed.
     #[inline(always)]
-    pub(super) fn take_receives(&mut self, port: &Port) {
-        if self.copies.is_some() {
-            return self.take_copies(port);
-        }
-        let mut room = [zeroed::<ibv_wc>(); BATCH];
-        while port.is_connected() {
-            if self.received != port.posted(Queue::Recv) {
-                self.post_receives(port);
-            }
-            let count = self.pair.receives().poll(&mut room);
-            for done in &room[..count] {
-                if port.is_connected() {
-                    self.take_receive(port, done);
-                }
-            }
-            if count < BATCH {
-                return;
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn take_receive(&mut self, port: &Port, done: &ibv_wc) {
+    pub(super) fn take_receive(&mut self, port: &Port, status: u32, bytes: u32) {
         let number = port.completed(Queue::Recv);
-        if done.status == IBV_WC_WR_FLUSH_ERR {
+        if status == IBV_WC_WR_FLUSH_ERR {
             // Why, the peer's record says, or a completion of a send.
             self.ended = true;
             return;
         }
-        if done.status != IBV_WC_SUCCESS {
+        if status != IBV_WC_SUCCESS {
             // Devices differ in their codes: the descriptor tells.
             let fault = self.fault_of(port, u32::MAX);
             return self.fail_receive(port, fault | VIP_STATUS_OP_RECEIVE);
         }
-        if done.byte_len < HEAD {
+        if bytes < HEAD {
             self.close(Reason::Lost);
             return port.lose(false);
         }
@@ -123,7 +102,7 @@ impl Link {
         let notice = head.flags & NOTICE != 0;
         let (opcode, length) = match notice {
             true => (VIP_STATUS_OP_REMOTE_RDMA_WRITE, head.length),
-            false => (VIP_STATUS_OP_RECEIVE, done.byte_len - HEAD),
+            false => (VIP_STATUS_OP_RECEIVE, bytes - HEAD),
         };
         if self.receives[(number % WINDOW) as usize].suspect
             && let Err(fault) = self.examine(port, number, (!notice).then_some(length))
@@ -153,6 +132,7 @@ impl Link {
         };
         let from = buffer.pages().base();
         let bytes = (length as usize).min(buffer.pages().bytes());
+        counters().copied(bytes);
         let copied = segments.pieces(0, bytes, |at, to, length| {
             // SAFETY: inside the buffer; faults are caught.
             unsafe { guard::copy(to, from.wrapping_add(at), length) }

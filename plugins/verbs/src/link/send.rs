@@ -2,13 +2,16 @@
 
 use vipl_abi::*;
 use vipl_guard as guard;
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_plugin_sdk::abi::{
+    VIPL_LOG_ERROR, VIPL_OPTION_CARRY_IMMEDIATE, VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE,
+};
 use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use super::pieces::{Pieces, Trouble};
 use super::request::request;
 use super::{FLAGGED, Head, KEYS, Link, Lookup, NOTICE, Sent, WINDOW, own, unreceived};
+use crate::counters::counters;
 use crate::ibv::*;
 use crate::pages::Registered;
 use crate::record::{Reason, state};
@@ -18,8 +21,6 @@ use crate::tags::Tag;
 const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
 /// The last bytes of an RDMA Write, which become visible last (spec §17, COMPAT-15).
 const LAST: u32 = 8;
-/// Completions taken at a time.
-const BATCH: usize = 8;
 
 /// What came of a descriptor.
 enum Step {
@@ -45,24 +46,76 @@ impl Link {
     /// Gives posted descriptors to the device.
     #[inline(always)]
     pub(crate) fn post_sends(&mut self, port: &Port) {
-        while self.up
+        // The usual end first: everything posted is at the device.
+        while self.sent != port.posted(Queue::Send)
+            && self.up
             && !self.ended
             && port.is_connected()
             && self.sent.wrapping_sub(port.completed(Queue::Send)) < WINDOW
             && let Some(entry) = port.outstanding(Queue::Send, self.sent)
         {
-            match self.post(port, &entry) {
-                Ok(Step::Posted) => self.sent = self.sent.wrapping_add(1),
-                Ok(Step::Done) => {}
-                Ok(Step::Wait) => return,
-                Err(status) => {
-                    if !self.is_oldest(port) {
-                        return;
-                    }
-                    self.fail_send(port, Reason::Lost, status);
-                }
+            if !self.post_plain(port, &entry) && !self.post_any(port, &entry) {
+                return;
             }
         }
+    }
+
+    /// The usual descriptor, of one segment that is sent and in order: a part of what [`post`](Self::post) does, with a
+    /// third of its instructions (docs/PERFORMANCE.md). False: nothing was done.
+    #[inline(always)]
+    fn post_plain(&mut self, port: &Port, entry: &Entry) -> bool {
+        // SAFETY: a posted descriptor; faults are caught.
+        let image = unsafe { guard::load_descriptor_with(entry.descriptor().cast(), 1) };
+        let Some(image) = image else {
+            return false;
+        };
+        let (data, length) = (image.first, image.length);
+        let is_plain = image.control & !VIP_CONTROL_IMMEDIATE == VIP_CONTROL_OP_SENDRECV
+            && data.length == length
+            && u64::from(length) <= port.max_transfer()
+            && self.copies.is_none();
+        if !is_plain {
+            return false;
+        }
+        // The table of this tag has the regions that the VI may use.
+        let found = self.tag.local(data.handle, data.address, length, false);
+        let Some((key, usable)) = found.filter(|(_, usable)| *usable == length) else {
+            return false;
+        };
+        let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
+        let head = self.head(port, flagged, image.immediate, length, 0);
+        let data = ibv_sge {
+            addr: data.address,
+            length: usable,
+            lkey: key,
+        };
+        let mut list = [head, data];
+        let mut work = request(self.sent, IBV_WR_SEND, &mut list);
+        work.send_flags = IBV_SEND_SIGNALED;
+        // SAFETY: one request, with a list that lives as long.
+        if unsafe { self.pair.post_send(&mut work) }.is_err() {
+            return false;
+        }
+        self.sends[(self.sent % WINDOW) as usize] = Sent {
+            opcode: VIP_STATUS_OP_SEND,
+            notice: true,
+            flagged: false,
+        };
+        self.sent = self.sent.wrapping_add(1);
+        true
+    }
+
+    /// Any descriptor. False: those behind it have to wait.
+    #[inline(never)]
+    fn post_any(&mut self, port: &Port, entry: &Entry) -> bool {
+        match self.post(port, entry) {
+            Ok(Step::Posted) => self.sent = self.sent.wrapping_add(1),
+            Ok(Step::Done) => {}
+            Ok(Step::Wait) => return false,
+            Err(_) if !self.is_oldest(port) => return false,
+            Err(status) => self.fail_send(port, Reason::Lost, status),
+        }
+        true
     }
 
     /// Whether all descriptors before the next one are complete.
@@ -87,7 +140,6 @@ impl Link {
     }
 
     /// Gives a descriptor to the device. An error is its status.
-    #[inline(always)]
     fn post(&mut self, port: &Port, entry: &Entry) -> Result<Step, u32> {
         let out = descriptor::outgoing(port, entry, READ_LEVELS).map_err(|fault| fault.status)?;
         let opcode = out.operation.opcode();
@@ -152,21 +204,25 @@ impl Link {
         Ok(Step::Wait)
     }
 
-    fn head(&self, port: &Port, out: &Outgoing, flags: u32) -> ibv_sge {
-        let (immediate, flag) = port.carried(out);
-        let flagged = if flag != 0 { FLAGGED } else { 0 };
+    /// Writes the head of a message: immediate data travels with its flag, and without it where that is asked for.
+    #[inline(always)]
+    fn head(&self, port: &Port, flagged: bool, immediate: u32, length: u32, flags: u32) -> ibv_sge {
+        let is_carried = flagged || port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0;
         let head = Head {
-            immediate,
-            flags: flags | flagged,
-            length: out.length,
+            immediate: if is_carried { immediate } else { 0 },
+            flags: flags | if flagged { FLAGGED } else { 0 },
+            length,
             zero: 0,
         };
         self.scratch.put(self.sent, head)
     }
 
-    #[inline(always)]
+    fn head_of(&self, port: &Port, out: &Outgoing, flags: u32) -> ibv_sge {
+        self.head(port, out.flagged, out.immediate, out.length, flags)
+    }
+
     fn submit_send(&self, port: &Port, out: &Outgoing, mut pieces: Pieces) -> std::io::Result<()> {
-        let list = pieces.with_head(self.head(port, out, 0));
+        let list = pieces.with_head(self.head_of(port, out, 0));
         let mut work = request(self.sent, IBV_WR_SEND, list);
         work.send_flags = IBV_SEND_SIGNALED | fence(out);
         // SAFETY: one request, with a list that lives as long.
@@ -215,7 +271,7 @@ impl Link {
             notice = request(
                 self.sent,
                 IBV_WR_SEND,
-                head.with_head(self.head(port, out, NOTICE)),
+                head.with_head(self.head_of(port, out, NOTICE)),
             );
             end.next = &raw mut notice;
             end = &mut notice;
@@ -234,6 +290,7 @@ impl Link {
         let buffer =
             Registered::new(self.tag.domain(), bytes, access).map_err(|_| Trouble::TooMany)?;
         if out.operation != Operation::Read {
+            counters().copied(bytes);
             let to = buffer.pages().base();
             out.segments.pieces(0, bytes, |at, from, length| {
                 // SAFETY: inside the buffer; faults are caught.
@@ -316,31 +373,15 @@ impl Link {
         Step::Done
     }
 
-    /// Takes completions of the device.
+    /// A request of the send queue has completed.
     #[inline(always)]
-    pub(super) fn take_sends(&mut self, port: &Port) {
-        let mut room = [zeroed::<ibv_wc>(); BATCH];
-        while port.is_connected() {
-            let count = self.pair.sends().poll(&mut room);
-            for done in &room[..count] {
-                if port.is_connected() {
-                    self.take_send(port, done);
-                }
-            }
-            if count < BATCH {
-                return;
-            }
+    pub(super) fn take_send(&mut self, port: &Port, number: u64, status: u32) {
+        if status != IBV_WC_SUCCESS {
+            return self.send_failed(port, number, status);
         }
-    }
-
-    #[inline(always)]
-    fn take_send(&mut self, port: &Port, done: &ibv_wc) {
-        if done.status != IBV_WC_SUCCESS {
-            return self.send_failed(port, done);
-        }
-        if done.wr_id & own::LOOKUP != 0 {
-            self.lookup = Lookup::Found(done.wr_id as u32);
-        } else if done.wr_id & own::OTHER == 0 {
+        if number & own::LOOKUP != 0 {
+            self.lookup = Lookup::Found(number as u32);
+        } else if number & own::OTHER == 0 {
             self.complete_send(port);
         }
     }
@@ -377,6 +418,7 @@ impl Link {
         };
         let bytes = (out.length as usize).min(buffer.pages().bytes());
         let from = buffer.pages().base();
+        counters().copied(bytes);
         let copied = out.segments.pieces(0, bytes, |at, to, length| {
             // SAFETY: inside the buffer; faults are caught.
             unsafe { guard::copy(to, from.wrapping_add(at), length) }
@@ -395,8 +437,8 @@ impl Link {
 
     /// The device reports an error. The codes of devices differ, so what the descriptor and the peer say counts more.
     #[cold]
-    fn send_failed(&mut self, port: &Port, done: &ibv_wc) {
-        if done.status == IBV_WC_WR_FLUSH_ERR || self.own.state == state::CLOSED {
+    fn send_failed(&mut self, port: &Port, number: u64, status: u32) {
+        if status == IBV_WC_WR_FLUSH_ERR || self.own.state == state::CLOSED {
             // Another error ended the queue pair; the peer's record or a receive says which.
             self.ended = true;
             return;
@@ -408,7 +450,7 @@ impl Link {
             self.ended = true;
             return;
         }
-        if done.wr_id & (own::LOOKUP | own::OTHER) != 0 || !port.is_reliable() {
+        if number & (own::LOOKUP | own::OTHER) != 0 || !port.is_reliable() {
             self.close(Reason::Lost);
             return port.lose(false);
         }
@@ -416,7 +458,7 @@ impl Link {
             return;
         };
         let opcode = sent.opcode;
-        let (reason, bit) = match done.status {
+        let (reason, bit) = match status {
             IBV_WC_RNR_RETRY_EXC_ERR => (Reason::NoReceive, unreceived(port)),
             IBV_WC_REM_ACCESS_ERR => {
                 let reason = Reason::Refused {
