@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::installed::Installed;
 use crate::library::library_dir;
 
 /// How long it may take to listen.
@@ -24,7 +25,8 @@ impl Agent {
     /// answers.
     pub fn start_in(dir: &Path) -> io::Result<Agent> {
         let socket = dir.join("agent");
-        let child = Command::new(library_dir().join("vipkad"))
+        let agent = Installed::get().map(|installed| installed.agent.clone());
+        let child = Command::new(agent.unwrap_or_else(|| library_dir().join("vipkad")))
             .arg("--idle-ms")
             .arg((60_000 * crate::time_factor()).to_string())
             .arg("--socket")

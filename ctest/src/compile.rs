@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::installed::Installed;
 use crate::library::{Build, library_dir};
 
 /// Flags of every C source: plain C99.
@@ -122,15 +123,16 @@ impl Program {
     }
 
     /// Linked with the `libvipl.so` in a folder.
-    pub fn linked_in(mut self, dir: &Path) -> Program {
-        let option = |prefix: &str| {
-            let mut option = OsString::from(prefix);
-            option.push(dir);
-            option
-        };
-        self.libraries.push(option("-L"));
+    pub fn linked_in(self, dir: &Path) -> Program {
+        let mut program = self.with_library_in(dir);
+        program.libraries.push(option("-Wl,-rpath,", dir));
+        program
+    }
+
+    /// Linked with the `libvipl.so` in a folder; where it is when the program runs is not said.
+    fn with_library_in(mut self, dir: &Path) -> Program {
+        self.libraries.push(option("-L", dir));
         self.libraries.push("-lvipl".into());
-        self.libraries.push(option("-Wl,-rpath,"));
         self
     }
 
@@ -157,6 +159,12 @@ impl Program {
     }
 }
 
+fn option(prefix: &str, dir: &Path) -> OsString {
+    let mut option = OsString::from(prefix);
+    option.push(dir);
+    option
+}
+
 /// A program of `programs/`, linked with the library under test and compiled once per run.
 pub fn program(name: &str) -> PathBuf {
     program_of(Build::Own, name)
@@ -164,18 +172,44 @@ pub fn program(name: &str) -> PathBuf {
 
 /// The same, of another build.
 pub fn program_of(build: Build, name: &str) -> PathBuf {
+    if let Some(installed) = Installed::get() {
+        return installed.programs.join(name);
+    }
     once(build.work_dir().join("bin").join(name), |output| {
-        let file = match name {
-            "cxx" => "cxx.cpp".to_owned(),
-            _ => format!("{name}.c"),
-        };
-        let program = Program::new(source("programs").join(file)).of(build);
-        let program = program.linked_in(&build.library_dir());
-        match name {
-            "shadow" => program.flag("-rdynamic").build(output),
-            _ => program.build(output),
-        }
+        let program = of_programs(name).of(build);
+        program.linked_in(&build.library_dir()).build(output)
     })
+}
+
+/// A source of `programs/`.
+fn of_programs(name: &str) -> Program {
+    let file = match name {
+        "cxx" => "cxx.cpp".to_owned(),
+        _ => format!("{name}.c"),
+    };
+    let program = Program::new(source("programs").join(file));
+    match name {
+        "shadow" => program.flag("-rdynamic"),
+        _ => program,
+    }
+}
+
+/// Compiles a program of `programs/` to this file, to be installed: it is linked with the `libvipl.so` in the folder of a
+/// build, and does not say where its library is.
+pub fn install_program(name: &str, build: &Path, output: &Path) {
+    // For the processor that this program is for, which may be emulated.
+    let named = match std::env::consts::ARCH {
+        "x86" => "i686-linux-gnu-gcc",
+        "aarch64" => "aarch64-linux-gnu-gcc",
+        _ => "",
+    };
+    let compiler = match find_tool(named).filter(|_| !named.is_empty()) {
+        Some(_) => CompilerChoice::Named(named),
+        None => CompilerChoice::C,
+    };
+    let program = of_programs(name).compiler(compiler);
+    // Without the paths of this machine.
+    program.flag("-g0").with_library_in(build).build(output);
 }
 
 /// A program of `life/`.

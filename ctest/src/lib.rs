@@ -19,6 +19,7 @@
 mod agent;
 mod compile;
 mod exit;
+mod installed;
 mod library;
 pub mod life;
 mod run;
@@ -27,10 +28,11 @@ mod tool;
 
 pub use agent::Agent;
 pub use compile::{
-    CompilerChoice, Program, are_compiled, find_tool, headers, program, program_of,
-    program_over_stub, source,
+    CompilerChoice, Program, are_compiled, find_tool, headers, install_program, program,
+    program_of, program_over_stub, source,
 };
 pub use exit::until_exit;
+pub use installed::Installed;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, end_with_parent, start_together};
 pub use sources::product_sources;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::installed::Installed;
+
 /// The plug-ins that come with the library.
 const PLUGINS: [&str; 7] = ["loopback", "clan", "tulip", "gnic2", "ip", "sim", "verbs"];
 
@@ -106,6 +108,9 @@ impl FileLock {
 pub fn library_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
+        if let Some(installed) = Installed::get() {
+            return installed.library.clone();
+        }
         if let Some(dir) = std::env::var_os("CTEST_LIBDIR") {
             return dir.into();
         }

@@ -121,7 +121,8 @@ pub(crate) struct Provider {
 /// Where the kernel describes RDMA devices.
 const RDMA: &str = "/sys/class/infiniband";
 
-const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
+/// Nothing to choose.
+pub(crate) const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
 
 /// What the Ethernet device class can do, whatever the card.
 const ETHERNET: Abilities = RDMA_NIC.and(UNMAPPING);
@@ -230,7 +231,8 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "example-c",
         device: "example:",
         source: Some("../examples/plugin.c"),
-        abilities: RD.and(NO_READ).and(UNMAPPING),
+        // Autodiscovery is the library's.
+        abilities: RD.and(NO_READ).and(DISCOVERY).and(UNMAPPING),
         ways: ONE_WAY,
         on_interface: false,
     },
@@ -238,7 +240,8 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "example-rs",
         device: "example_rs:",
         source: Some("../examples/plugin-rs"),
-        abilities: RD.and(NO_READ).and(UNMAPPING),
+        // Autodiscovery is the library's.
+        abilities: RD.and(NO_READ).and(DISCOVERY).and(UNMAPPING),
         ways: ONE_WAY,
         on_interface: false,
     },

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use vipl_ctest::{Run, library_dir, profile};
 use crate::assertions::ids_in;
 use crate::class::Class;
 use crate::ground::Ground;
-use crate::plan::{Form, Mode, Planned, RustTest};
+use crate::plan::{ENTRIES, Form, Mode, Planned, RustTest};
 use crate::program;
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
@@ -117,6 +118,19 @@ pub(crate) fn compile(runs: &[Planned], jobs: usize) {
     });
 }
 
+/// Compiles the programs of the plan, for any plug-in, into this folder, linked with the library beside this program.
+pub(crate) fn install(folder: &Path) -> std::io::Result<()> {
+    let own = std::env::current_exe()?;
+    let build = own.parent().unwrap_or(folder);
+    let mut names: Vec<&str> = ENTRIES.iter().map(|entry| entry.program).collect();
+    names.sort_unstable();
+    names.dedup();
+    in_parallel(&names, 2, |name| {
+        vipl_ctest::install_program(name, build, &folder.join(name));
+    });
+    Ok(())
+}
+
 /// Calls `work` for each item, `jobs` at a time, in order of the list.
 fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
@@ -132,7 +146,14 @@ fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
 }
 
 /// Runs all, `jobs` at a time, then those that failed once more. `plugins` is the path to plug-ins.
-pub(crate) fn all(runs: &[Planned], jobs: usize, plugins: &OsStr) -> Vec<Outcome> {
+///
+/// `say` gets a line about each.
+pub(crate) fn all(
+    runs: &[Planned],
+    jobs: usize,
+    plugins: &OsStr,
+    say: &(dyn Fn(&str) + Sync),
+) -> Vec<Outcome> {
     let done: Mutex<Vec<(Outcome, Option<String>)>> = Mutex::new(Vec::new());
     in_parallel(runs, jobs, |run| {
         let (outcome, failure) = attempt(run, plugins);
@@ -140,12 +161,10 @@ pub(crate) fn all(runs: &[Planned], jobs: usize, plugins: &OsStr) -> Vec<Outcome
             Some(_) => "FAILED, once more later",
             None => "ok",
         };
-        println!(
-            "run {run} ... {verdict} ({:.1} s)",
-            outcome.time.as_secs_f64()
-        );
+        let seconds = outcome.time.as_secs_f64();
+        say(&format!("run {run} ... {verdict} ({seconds:.1} s)"));
         if let Some(failure) = &failure {
-            println!("{failure}");
+            say(failure);
         }
         done.lock()
             .expect("no thread panics")
@@ -155,18 +174,16 @@ pub(crate) fn all(runs: &[Planned], jobs: usize, plugins: &OsStr) -> Vec<Outcome
     done.into_iter()
         .map(|(outcome, first)| match first {
             None => outcome,
-            Some(first) => again(&outcome.run, first, plugins),
+            Some(first) => again(&outcome.run, first, plugins, say),
         })
         .collect()
 }
 
 /// The second attempt.
-fn again(run: &Planned, first: String, plugins: &OsStr) -> Outcome {
+fn again(run: &Planned, first: String, plugins: &OsStr, say: &(dyn Fn(&str) + Sync)) -> Outcome {
     let (mut outcome, second) = attempt(run, plugins);
-    println!(
-        "run {run} ... {} the second time",
-        if second.is_some() { "FAILED" } else { "ok" }
-    );
+    let verdict = if second.is_some() { "FAILED" } else { "ok" };
+    say(&format!("run {run} ... {verdict} the second time"));
     match second {
         Some(second) => outcome.failure = Some(second),
         None => outcome.unstable = Some(first),

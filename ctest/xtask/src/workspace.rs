@@ -105,6 +105,7 @@ impl Workspace {
             "vipl-fi",
             "vipl-tools",
             "vipl-perf",
+            "vipl-conformance",
         ];
         names.chain(others).map(str::to_owned).collect()
     }
@@ -138,6 +139,9 @@ impl Workspace {
     pub(crate) fn tools(&self) -> Vec<String> {
         let mut names = self.programs("vipl-tools");
         names.extend(self.programs("vipl-perf"));
+        // The suite of this project stays here.
+        let suite = self.programs("vipl-conformance").into_iter();
+        names.extend(suite.filter(|name| name.starts_with("vip_")));
         names.sort();
         names
     }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::Result;
 use crate::man;
 use crate::place::Place;
 use crate::sbom;
 use crate::static_libs;
-use crate::workspace::{Workspace, root};
+use crate::workspace::{Workspace, output, root};
 
 /// The headers that users get.
 const HEADERS: [&str; 3] = ["vipl.h", "vipl_ext.h", "vipl_plugin.h"];
@@ -90,6 +91,12 @@ pub(super) fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Res
         |source: Source, path: PathBuf, mode: u32| entries.push(Entry { source, path, mode });
     binaries(place, workspace, built, &mut add);
     let (root, libraries, prefix) = (root(), place.libraries(), &place.prefix);
+    for found in fs::read_dir(conformance(built)?)? {
+        let program = found?.path();
+        let name = program.file_name().ok_or("a program without a name")?;
+        let path = prefix.join("libexec/vipl/conform").join(name);
+        add(Source::File(program), path, 0o755);
+    }
     for name in HEADERS {
         let header = root.join("headers").join(name);
         add(
@@ -158,6 +165,14 @@ fn c_folders(examples: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(folders)
+}
+
+/// The programs that vip_conform runs, compiled; each is a file of the folder that is returned.
+fn conformance(built: &Path) -> Result<PathBuf> {
+    let folder = built.join("conform");
+    let mut command = Command::new(built.join("vipl-conformance"));
+    output(command.arg("--programs").arg(&folder))?;
+    Ok(folder)
 }
 
 /// Libraries and programs.

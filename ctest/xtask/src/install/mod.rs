@@ -1,7 +1,7 @@
 //! `cargo xtask install`: puts everything under a prefix, and writes a manifest for `uninstall`.
 //!
 //! ```text
-//!   PREFIX/bin/               vipinfo vip_pingpong vip_perf vipl-mpirun
+//!   PREFIX/bin/               vipinfo vip_conform vip_pingpong vip_perf vipl-mpirun
 //!   PREFIX/include/           vipl.h vipl_ext.h vipl_plugin.h
 //!   PREFIX/LIBDIR/            libvipl.so -> libvipl.so.1, libvipl.so.1, libvipl.a
 //!   PREFIX/LIBDIR/cmake/vipl/ viplConfig.cmake and its version
@@ -11,6 +11,7 @@
 //!   PREFIX/LIBDIR/vipl/abi1/  libvipl_NAME.so, the plug-ins
 //!   PREFIX/lib/systemd/       the socket and the service of the agent; lib/sysusers.d: the group
 //!   PREFIX/libexec/vipl/      vipkad, and vipl-NAME, the device processes that it starts
+//!   PREFIX/libexec/vipl/conform/  the programs that vip_conform runs
 //!   PREFIX/share/man/         manual pages; completions beside it, for bash, fish and zsh
 //!   PREFIX/share/doc/vipl/    the documents, the licences, and the list of what it was built from
 //!   PREFIX/share/gdb/         what gdb loads with libvipl.so.1

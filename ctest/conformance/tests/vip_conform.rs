@@ -1,0 +1,122 @@
+//! `vip_conform` as it is installed: on plug-ins that are right, on one with three faults, and on files that are none.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use tempfile::TempDir;
+use vipl_ctest::{Program, example_in_rust, help_fits, library_dir, source, tool};
+
+const CONFORM: &str = env!("CARGO_BIN_EXE_vip_conform");
+
+/// What both examples can do, as in the table of `cargo xtask conformance`.
+const OF_EXAMPLE: &str = "Reliable Delivery, autodiscovery, a device without RDMA Read, memory that may be unmapped while it \
+                          is registered";
+
+/// A folder with these programs, compiled as for an installation.
+fn programs(names: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in names {
+        vipl_ctest::install_program(name, library_dir(), &folder.path().join(name));
+    }
+    folder
+}
+
+/// A plug-in in C, compiled.
+fn plugin(folder: &Path, file: &str, name: &str) -> PathBuf {
+    let program = Program::new(source(file)).flag("-O2").shared();
+    program.build(&folder.join(format!("libvipl_{name}.so")))
+}
+
+fn conform(programs: &Path, plugin: &Path, arguments: &[&str]) -> (Output, String, String) {
+    let mut command = tool(CONFORM, arguments);
+    let command = command
+        .arg("--plugin")
+        .arg(plugin)
+        .arg("--programs")
+        .arg(programs);
+    let output = command.output().expect("vip_conform");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, text, said)
+}
+
+/// The abilities that are found are those of the table of `cargo xtask conformance`.
+#[test]
+fn abilities_are_found() {
+    let folder = programs(&[]);
+    let in_c = plugin(folder.path(), "../examples/plugin.c", "example");
+    let in_rust = example_in_rust().join("libvipl_example_rs.so");
+    let loopback = library_dir().join("libvipl_loopback.so");
+    let all = "Unreliable, Reliable Delivery, Reliable Reception, RDMA Write, RDMA Read, autodiscovery, memory that may be \
+               unmapped while it is registered";
+    for (plugin, device, abilities) in [
+        (&in_c, "example:", OF_EXAMPLE),
+        (&in_rust, "example_rs:", OF_EXAMPLE),
+        (&loopback, "loopback:", all),
+    ] {
+        let (output, text, said) = conform(folder.path(), plugin, &["--list"]);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains(&format!("{device} can do: {abilities};")),
+            "{said}"
+        );
+        assert!(text.contains("::xfer_strict_two_RD: "), "{text}");
+        assert_eq!(text.contains("::rdma_"), device == "loopback:", "{text}");
+    }
+}
+
+/// The example passes, and the same with three faults does not: each is found.
+#[test]
+fn three_faults_are_found() {
+    let folder = programs(&["xfer", "errors"]);
+    let choice = ["--filter", "xfer_strict_two,errors_strict_two"];
+    let right = plugin(folder.path(), "../examples/plugin.c", "example");
+    let (output, text, said) = conform(folder.path(), &right, &choice);
+    assert!(output.status.success(), "{text}\n{said}");
+    let runs = text.lines().last().unwrap_or_default();
+    assert!(runs.ends_with(" runs, 0 failed"), "{text}");
+
+    let found = |faults: u32| {
+        let program = Program::new(source("badplugins/wrong.c"))
+            .flag("-O2")
+            .shared();
+        let program = program.flag(format!("-DFAULTS={faults}"));
+        let wrong = program.build(&folder.path().join("libvipl_wrong.so"));
+        let (output, text, said) = conform(folder.path(), &wrong, &choice);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "fault {faults}: {text}\n{said}"
+        );
+        let of = |program: &str| text.contains(&format!("- wrong::{program}_strict_two_RD\n"));
+        (of("errors"), of("xfer"))
+    };
+    assert_eq!(found(1), (true, false), "a wrong status");
+    assert_eq!(found(2), (false, true), "wrong immediate data");
+    assert_eq!(found(4), (false, true), "a byte that is not stored");
+    assert_eq!(found(7), (true, true), "all of them");
+}
+
+/// What cannot be tested gives a reason and another exit code.
+#[test]
+fn files_that_are_no_plugins() {
+    let folder = programs(&[]);
+    let file = folder.path().join("libvipl_none.so");
+    std::fs::write(&file, "none").expect("a file");
+    for (plugin, why) in [
+        (file.as_path(), "the library refuses it: "),
+        (Path::new("/nowhere/libvipl_x.so"), "No such file"),
+    ] {
+        let (output, _, said) = conform(folder.path(), plugin, &[]);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
+    let (output, _, said) = conform(&folder.path().join("none"), &file, &[]);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--programs names their folder"), "{said}");
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    help_fits(CONFORM);
+}
