@@ -116,15 +116,43 @@ fn unpacked(file: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// The package of the newest kernel of a version: what linux-image-VERSION-amd64 asks for, where there is such a package, as for
+/// kernels beside that of the release.
+fn package(version: &str) -> Result<String> {
+    let wanted = format!("linux-image-{version}-amd64");
+    let depends = output(Command::new("apt-cache").args(["depends", &wanted]));
+    let found = depends.ok().and_then(|depends| {
+        let mut names = depends
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let name = names.find(|name| name.starts_with("linux-image-"));
+        name.map(str::to_owned)
+    });
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let start = format!("linux-image-{version}.");
+    let names = output(Command::new("apt-cache").args(["pkgnames", &start]))?;
+    let newest = newest(names.lines(), &start);
+    newest.ok_or_else(|| format!("this system's package lists have no {wanted}").into())
+}
+
+/// The package with the highest numbers of those that begin like this, without those for clouds and for real time.
+fn newest<'a>(names: impl Iterator<Item = &'a str>, start: &str) -> Option<String> {
+    let numbers = |name: &str| -> Option<Vec<u32>> {
+        let rest = name.strip_prefix(start)?.strip_suffix("-amd64")?;
+        let parts = rest.split(['.', '-', '+']);
+        parts
+            .map(|part| part.trim_start_matches("deb").parse().ok())
+            .collect()
+    };
+    let newest = names.filter_map(|name| Some((numbers(name)?, name))).max();
+    newest.map(|(_, name)| name.to_owned())
+}
+
 /// Downloads the package and unpacks what is needed of it.
 fn unpack(root: &Path, version: &str) -> Result {
-    let wanted = format!("linux-image-{version}-amd64");
-    let depends = output(Command::new("apt-cache").args(["depends", &wanted]))?;
-    let package = depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|name| name.starts_with("linux-image-"))
-        .ok_or_else(|| format!("this system's package lists have no {wanted}"))?;
+    let package = &package(version)?;
     let _ = std::fs::remove_dir_all(root);
     std::fs::create_dir_all(root)?;
     println!("guest: downloading {package}, some 100 MB, once");
@@ -159,6 +187,21 @@ fn unpack(root: &Path, version: &str) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_kernel_is_for_every_machine() {
+        let names = [
+            "linux-image-6.1.0-9-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-57-cloud-amd64",
+            "linux-image-6.1.0-57-rt-amd64",
+            "linux-image-6.1.0-58-amd64-dbg",
+            "linux-image-6.1.0-59-amd64-unsigned",
+        ];
+        let found = newest(names.into_iter(), "linux-image-6.1.");
+        assert_eq!(found.as_deref(), Some("linux-image-6.1.0-56-amd64"));
+        assert_eq!(newest(names.into_iter(), "linux-image-5.10."), None);
+    }
 
     #[test]
     fn modules_come_after_what_they_need() {
