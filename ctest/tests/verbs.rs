@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vipl_ctest::{Agent, Finished, Program, Run, find_tool, profile, source};
+use vipl_ctest::{Agent, Finished, Program, Run, find_tool, profile, skip, source};
 
 /// Messages that are counted.
 const ROUNDS: u32 = 1000;
@@ -20,12 +20,9 @@ struct Machine {
 
 /// `None`, with the reason in the output: it cannot be made here.
 fn machine() -> Option<Machine> {
-    let skip = |why: &str| {
-        println!("SKIP {why}");
-        None
-    };
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return skip("libibverbs-dev is not installed");
+        skip("libibverbs-dev is not installed");
+        return None;
     }
     let allowed = |flag: &&str| {
         let probe = Command::new("unshare")
@@ -34,7 +31,8 @@ fn machine() -> Option<Machine> {
         probe.is_ok_and(|probe| probe.status.success())
     };
     let Some(mounts) = ["-m", "-rm"].into_iter().find(allowed) else {
-        return skip("this user may not mount in a name space of its own");
+        skip("this user may not mount in a name space of its own");
+        return None;
     };
     let folder = tempfile::tempdir().expect("a folder");
     let put = |file: &str, content: &str| {
@@ -161,7 +159,7 @@ fn objects(text: &str) -> Vec<(String, f64)> {
 #[test]
 fn instructions_of_a_send() {
     if find_tool("valgrind").is_none() {
-        return println!("SKIP valgrind is not installed");
+        return skip("valgrind is not installed");
     }
     let Some(machine) = machine() else {
         return;

@@ -71,6 +71,16 @@ fn a_tour_over_a_link_that_loses() {
     tour("sim:seed=7,loss=0.01", &[]);
 }
 
+/// Where there is a device for it, such as in a guest.
+#[test]
+fn a_tour_over_rdma() {
+    let devices = std::fs::read_dir("/sys/class/infiniband");
+    if devices.map_or(true, |mut devices| devices.next().is_none()) {
+        return skip("no RDMA device; cargo xtask guest has one");
+    }
+    tour("verbs:", &[]);
+}
+
 /// Runs a program that prints how many ranks it has in the end.
 fn runs(name: &str, device: &str, ranks: usize, in_the_end: usize) {
     let Some(program) = program(name) else {
