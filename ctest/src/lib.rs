@@ -18,6 +18,7 @@
 
 mod agent;
 mod compile;
+mod examples;
 mod exit;
 mod installed;
 mod library;
@@ -31,6 +32,7 @@ pub use compile::{
     CompilerChoice, Program, are_compiled, find_tool, headers, install_program, program,
     program_of, program_over_stub, source,
 };
+pub use examples::examples;
 pub use exit::until_exit;
 pub use installed::Installed;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};

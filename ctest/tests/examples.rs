@@ -1,39 +1,13 @@
 //! The programs of `examples/`, built by their Makefile as a user builds them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-
-use vipl_ctest::{Finished, Run, Started, headers, library_dir, source, work_dir};
+use vipl_ctest::{Finished, Run, Started, examples};
 
 /// What each small program is run on.
 const DEVICES: [&str; 3] = ["via_lo", "clan:", "sim:loss=0.02"];
 
-/// The folder with all programs.
-fn programs() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = work_dir().join("examples");
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a folder");
-        let library = library_dir().display();
-        let mut make = Command::new("make");
-        make.current_dir(&dir)
-            .arg("-f")
-            .arg(source("../examples/Makefile"));
-        make.arg("CFLAGS=-O2 -g -Werror");
-        make.arg(format!("VIPL_CFLAGS=-I{}", headers().display()));
-        make.arg(format!("VIPL_LIBS=-L{library} -lvipl"));
-        let done = make.output().expect("make");
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{said}");
-        dir
-    })
-}
-
 /// A run of one of them. The examples break connections on purpose.
 fn run(name: &str, arguments: &[&str]) -> Run {
-    let run = Run::compatible(programs().join(name)).args(arguments);
+    let run = Run::compatible(examples().join(name)).args(arguments);
     run.seconds(240).allow("VIP_ERROR_CONN_LOST")
 }
 
@@ -133,4 +107,70 @@ fn echo() {
             }
         }
     }
+}
+
+/// Every program of `mp` with 2, 4 and 8 ranks.
+fn messages_on(device: &str) {
+    for ranks in ["2", "4", "8"] {
+        for (program, expected) in [
+            ("ring", " sizes came back"),
+            ("alltoall", ", every byte is right"),
+            ("allreduce", "pi is 3.14159265, 20000 sums are right"),
+            ("farm", "farm: 300 results of "),
+        ] {
+            let program_path = examples().join(program);
+            let arguments = ["-d", device, "-n", ranks];
+            let finished = run("mprun", &arguments).arg(program_path).finish();
+            says(&finished, program, &[expected]);
+        }
+    }
+}
+
+#[test]
+fn mp_over_loopback() {
+    messages_on("via_lo");
+}
+
+#[test]
+fn mp_over_clan() {
+    messages_on("clan:");
+}
+
+#[test]
+fn mp_over_a_network_that_loses() {
+    messages_on("sim:loss=0.02");
+}
+
+#[test]
+fn mp_over_ip() {
+    messages_on("ip:");
+}
+
+/// The benchmark measures; what it measures is no matter of a test.
+#[test]
+fn mp_bench() {
+    let program = examples().join("mp_bench");
+    let finished = run("mprun", &[]).arg(program).arg("1").finish();
+    says(&finished, "mp_bench", &["8 bytes one way: ", "1 MiB: "]);
+}
+
+/// A job ends with its first rank that fails, and says which one that was.
+#[test]
+fn a_rank_that_fails_ends_its_job() {
+    let script = "[ $MP_RANK = 1 ] && exit 3; exec sleep 1000";
+    let finished = run("mprun", &["-n", "3", "sh", "-c", script]).finish();
+    let shown = finished.report("mprun");
+    assert_eq!(finished.status.code(), Some(1), "{shown}");
+    assert!(finished.stderr.contains("mprun: rank 1 failed"), "{shown}");
+}
+
+/// A program that was not started by mprun says so.
+#[test]
+fn mp_wants_a_job() {
+    let alone = run("ring", &[]).finish();
+    let shown = alone.report("ring");
+    assert!(
+        alone.stderr.contains("start the program by mprun"),
+        "{shown}"
+    );
 }

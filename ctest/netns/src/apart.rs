@@ -195,9 +195,14 @@ impl Apart {
         }
     }
 
+    /// Brings the program and all that it starts to this host and its agent, as root.
+    pub fn on_host(&self, host: usize, run: Run) -> Run {
+        enter(&self.names[host], run).env("VIPL_AGENT", &self.sockets[host])
+    }
+
     /// Brings the program and all that it starts to host 0 and its agent.
     pub fn on_first_host(&self, run: Run) -> Run {
-        let run = enter(&self.names[0], run).env("VIPL_AGENT", &self.sockets[0]);
+        let run = self.on_host(0, run);
         match self.users {
             None => run,
             Some([here, _]) => run
