@@ -291,3 +291,185 @@ fn refers_to(line: &str, symbols: &BTreeMap<u64, String>) -> String {
             .map_or(String::new(), |(_, name)| name.to_owned()),
     }
 }
+
+/// The numbers of the findings of a run, each with its line.
+fn findings(finished: &vipl_ctest::Finished) -> Vec<(String, String)> {
+    let lines = finished.log(&["warn"]);
+    let found = lines.iter().filter_map(|line| {
+        let rest = line.split_once(": VAL-")?.1;
+        Some((format!("VAL-{}", &rest[..2]), (*line).to_owned()))
+    });
+    found.collect()
+}
+
+/// Each mistake of the example is found, with its number and its line.
+#[test]
+fn planted_mistakes_are_found_with_their_lines() {
+    let file = source("layers/planted.c");
+    let text = std::fs::read_to_string(&file).expect("the example");
+    let planted = Program::new(file)
+        .flag("-I")
+        .flag(source("programs"))
+        .linked()
+        .build(&folder("planted").join("planted"));
+    let finished = Run::compatible(&planted)
+        .env("VIPL_LAYERS", "validate")
+        .allow("VAL-")
+        .pass();
+    let found = findings(&finished);
+    let mut expected = 0;
+    for (number, line) in text.lines().enumerate() {
+        let Some((_, comment)) = line.split_once("; /* VAL") else {
+            continue;
+        };
+        for name in format!("VAL{comment}")
+            .split(' ')
+            .filter(|word| word.starts_with("VAL-"))
+        {
+            expected += 1;
+            let place = format!("planted.c:{}", number + 1);
+            let one = found
+                .iter()
+                .find(|(finding, line)| finding == name && line.contains(&place));
+            assert!(
+                one.is_some(),
+                "{}",
+                finished.report(&format!("{name} at {place}"))
+            );
+        }
+    }
+    assert!(expected >= 12, "{expected}");
+    // Silenced ones are not reported, the others are.
+    let finished = Run::compatible(&planted)
+        .env("VIPL_LAYERS", "validate")
+        .env("VIPL_VALIDATE_SILENCE", "VAL-10,VAL-40")
+        .allow("VAL-")
+        .pass();
+    let found = findings(&finished);
+    assert!(
+        found.iter().any(|(name, _)| name == "VAL-11"),
+        "{}",
+        finished.report("VAL-11")
+    );
+    assert!(
+        !found
+            .iter()
+            .any(|(name, _)| name == "VAL-10" || name == "VAL-40"),
+        "{}",
+        finished.report("silence")
+    );
+}
+
+/// Each finding is in the table of docs/TROUBLESHOOTING.md, and each row is a finding.
+#[test]
+fn the_table_of_findings_is_the_code() {
+    let read = |path: &str| std::fs::read_to_string(source(path)).expect("a file of the project");
+    let code = read("../plugins/layers/validate/src/findings.rs");
+    let (_, body) = code
+        .split_once("pub(crate) enum Finding {")
+        .expect("the findings");
+    let (body, _) = body.split_once('}').expect("their end");
+    let numbers = body.lines().filter_map(|line| {
+        line.split_once("= ")?
+            .1
+            .trim_end_matches(',')
+            .parse::<u8>()
+            .ok()
+    });
+    let found: Vec<String> = numbers.map(|number| format!("VAL-{number:02}")).collect();
+    let page = read("../docs/TROUBLESHOOTING.md");
+    let rows: Vec<String> = page
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| VAL-")?.split(' ').next()?))
+        .map(|number| format!("VAL-{number}"))
+        .collect();
+    assert_eq!(found, rows);
+}
+
+/// Findings that a correct program, in the strict mode, does not cause.
+const MISTAKES: [&str; 12] = [
+    "VAL-01", "VAL-02", "VAL-04", "VAL-05", "VAL-10", "VAL-11", "VAL-12", "VAL-13", "VAL-14",
+    "VAL-21", "VAL-31", "VAL-40",
+];
+
+#[test]
+fn correct_programs_have_no_findings() {
+    for name in ["simple", "tour"] {
+        let finished = Run::strict(program(name))
+            .env("VIPL_LAYERS", "validate")
+            .allow("VAL-")
+            .pass();
+        let found = findings(&finished);
+        let wrong: Vec<_> = found
+            .iter()
+            .filter(|(name, _)| MISTAKES.contains(&name.as_str()))
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "{}",
+            finished.report(&format!("{wrong:#?}"))
+        );
+    }
+}
+
+#[test]
+fn programs_run_under_all_layers() {
+    let dir = folder("all");
+    for (number, name) in PROGRAMS.iter().enumerate() {
+        let layers = ["trace,validate,fault", "fault,validate,trace"][number % 2];
+        under(layers, name)
+            .env("VIPL_TRACE_FILE", dir.join(name))
+            .allow("VAL-")
+            .pass();
+    }
+}
+
+/// A call is answered, a connection breaks, rules that are none leave the layer out.
+#[test]
+fn faults_happen_when_they_should() {
+    let rule = |rule: &str| {
+        Run::compatible(program("simple"))
+            .env("VIPL_LAYERS", "fault")
+            .env("VIPL_FAULT", rule)
+            .env("VIPL_LOG", "info")
+            .allow("")
+            .finish()
+    };
+    let finished = rule("VipCreateCQ:VIP_ERROR_RESOURCE:at=1");
+    assert!(
+        !finished.status.success(),
+        "{}",
+        finished.report("it must fail")
+    );
+    assert!(
+        finished
+            .stderr
+            .contains("fault: call 1 of VipCreateCQ by the rule"),
+        "{}",
+        finished.report("a line")
+    );
+    // The program waits for its sends, and one of them never leaves.
+    let finished = rule("VipPostSend:VIP_ERROR_CONN_LOST:at=50");
+    assert!(
+        !finished.status.success(),
+        "{}",
+        finished.report("the connection must break")
+    );
+    assert!(
+        finished.stderr.contains("VIP_ERROR_CONN_LOST"),
+        "{}",
+        finished.report("the error")
+    );
+    let finished = rule("VipQueryNic:delay=1ms;VipPostSend:VIP_TIMEOUT:chance=0");
+    finished.expect_pass();
+    assert!(
+        finished.stderr.contains("of VipQueryNic by"),
+        "{}",
+        finished.report("a delay")
+    );
+    let finished = rule("VipPastSend:VIP_TIMEOUT");
+    finished.expect_pass();
+    for said in ["is no function", "the layer fault is left out"] {
+        assert!(finished.stderr.contains(said), "{}", finished.report(said));
+    }
+}
