@@ -4,7 +4,12 @@ use vipl_ctest::{Agent, Run, program, work_dir};
 
 /// Devices, and how often a second a connected process, the agent or a device process may wake up on them. The limits are
 /// above what is expected, so that a stray wake-up does no harm.
-const DEVICES: [(&str, &str); 3] = [("via_lo", "3"), ("clan:", "3"), ("sim:", "8")];
+const DEVICES: [(&str, &str); 4] = [
+    ("via_lo", "3"),
+    ("clan:", "3"),
+    ("sim:", "6"),
+    ("ip:127.0.0.1", "6"),
+];
 
 #[test]
 fn processes_at_rest_sleep() {

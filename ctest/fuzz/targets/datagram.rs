@@ -51,7 +51,7 @@ fn config(header: &Header) -> Config {
         peer_endpoint: header.from_endpoint,
         carry_immediate: false,
         ack_delay_ns: 0,
-        probes_max: 7,
+        patience_ns: vipl_wire::PATIENCE_NS,
         now_ns: 0,
         shared_path: false,
         seal: None,

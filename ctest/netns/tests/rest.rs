@@ -3,7 +3,7 @@
 use vipl_netns::{Apart, INTERFACE, Namespaces};
 
 /// Wake-ups a second of a process, or of one that serves it; more than is expected, so that a stray one does no harm.
-const MOST: &str = "7";
+const MOST: &str = "6";
 
 #[test]
 fn processes_on_two_hosts_at_rest_sleep() {

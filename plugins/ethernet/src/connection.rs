@@ -14,7 +14,9 @@ use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, descriptor};
-use vipl_wire::{ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, Reason, key_check};
+use vipl_wire::{
+    ACK_DELAY_NS, Config, Connection, Level, PATIENCE_NS, PartKind, Reason, key_check,
+};
 
 use crate::carrier::Carrier;
 use crate::device::{Device, count};
@@ -23,9 +25,9 @@ use crate::local::Local;
 use crate::moving::Moving;
 use crate::segment::{SEGMENT, Segment};
 
-/// Unanswered PROBEs after which a peer on this host is dead. The agent reports the exit of its process at once, so a
-/// silent peer lacks a processor; after a minute it is given up.
-const PROBES_HERE: u32 = 58;
+/// Silence after which a peer on this host is dead, in nanoseconds. The agent reports the exit of its process at once, so
+/// a silent peer lacks a processor.
+const PATIENCE_HERE_NS: u64 = 60_000_000_000;
 /// When to retry after the device was full, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
 
@@ -108,7 +110,11 @@ impl ViConnection {
             peer_endpoint: connection.remote_endpoint,
             carry_immediate: port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0,
             ack_delay_ns: ACK_DELAY_NS,
-            probes_max: if is_remote { PROBES } else { PROBES_HERE },
+            patience_ns: if is_remote {
+                PATIENCE_NS
+            } else {
+                PATIENCE_HERE_NS
+            },
             now_ns,
             count_from: vipl_sys::wrap::start(0),
             shared_path,

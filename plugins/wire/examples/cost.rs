@@ -127,7 +127,7 @@ fn pair(level: Level, mtu: u16, bytes: u32, seal: Option<SealKey>) -> Pair {
             peer_endpoint: 2,
             carry_immediate: false,
             ack_delay_ns: 20_000,
-            probes_max: 7,
+            patience_ns: vipl_wire::PATIENCE_NS,
             now_ns: 0,
             count_from: 0,
             shared_path: false,

@@ -6,9 +6,9 @@ use crate::seal::SealKey;
 
 /// Default of [`Config::ack_delay_ns`].
 pub const ACK_DELAY_NS: u64 = 20_000;
-/// Default of [`Config::probes_max`] for a peer on another host: nine seconds of silence. A dead peer must be detected
-/// within ten seconds (spec §6.4).
-pub const PROBES: u32 = 7;
+/// Default of [`Config::patience_ns`] for a peer on another host. A dead peer must be detected within ten seconds
+/// (spec §6.4).
+pub const PATIENCE_NS: u64 = 9_000_000_000;
 
 /// A deadline that never passes.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -43,9 +43,9 @@ pub struct Config {
     pub carry_immediate: bool,
     /// How long an acknowledgement may be delayed, in nanoseconds.
     pub ack_delay_ns: u64,
-    /// Number of unanswered PROBEs after which the peer counts as dead. The first one is sent after two seconds of
-    /// silence, the others one second apart; only time in which this side has polled counts.
-    pub probes_max: u32,
+    /// Silence after which the peer counts as dead, in nanoseconds: at least five seconds. The first PROBE is sent after
+    /// two to four seconds; from then on only time in which this side has polled counts.
+    pub patience_ns: u64,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
     /// Number of the first operation of each kind, the same at both sides: 0, or in tests shortly before the wrap.

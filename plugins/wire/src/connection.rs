@@ -68,7 +68,7 @@ impl Connection {
             framing: Framing::new(config),
             send: SendSide::new(config),
             receive: ReceiveSide::new(config),
-            keepalive: Keepalive::new(config.now_ns, config.side, config.probes_max),
+            keepalive: Keepalive::new(config.now_ns, config.side, config.patience_ns),
             close_until_ns: NEVER,
             blocked: false,
             stats: Stats::default(),
@@ -252,7 +252,10 @@ impl Connection {
             Kind::Data => receive.take_data(header, body, now_ns, send, env)?,
             Kind::Slice => receive.take_slice(header, body, now_ns, send, env)?,
             Kind::Close => self.take_close(header, body, env)?,
-            Kind::Probe => receive.acknowledge_now(now_ns),
+            Kind::Probe => {
+                receive.acknowledge_now(now_ns);
+                self.keepalive.peer_probed(now_ns);
+            }
             Kind::Try => {
                 let mut out = output(&mut self.framing, send, receive, env);
                 send_tried(body.len(), &mut out);
@@ -331,6 +334,13 @@ impl Connection {
             Phase::Leaving { until_ns, .. } => *until_ns,
             Phase::Ended(closing) => closing.deadline(),
         }
+    }
+
+    /// Whether a PROBE or the answer to one has put the deadline off since the last call: the one that the owner knows may
+    /// be early by seconds.
+    #[inline(always)]
+    pub fn take_put_off(&mut self) -> bool {
+        self.keepalive.take_put_off()
     }
 
     /// Runs expired timers; an early call does nothing. All frames that have arrived must have been passed to

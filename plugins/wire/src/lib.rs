@@ -60,7 +60,7 @@ mod unreliable;
 mod version;
 
 pub use closing::{Closing, Reason};
-pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
+pub use config::{ACK_DELAY_NS, Config, PATIENCE_NS, Received, Stats};
 pub use connection::Connection;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};

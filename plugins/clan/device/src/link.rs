@@ -11,7 +11,7 @@ use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 use vipl_sys::clock::now_ns;
 use vipl_wire::{
-    ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
+    ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PATIENCE_NS, Reason, Received,
 };
 
 use crate::client::Client;
@@ -87,7 +87,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         peer_endpoint: request.endpoint,
         carry_immediate: terms.has(flag::CARRY_IMMEDIATE),
         ack_delay_ns: ACK_DELAY_NS,
-        probes_max: PROBES,
+        patience_ns: PATIENCE_NS,
         now_ns: now_ns(),
         count_from: vipl_sys::wrap::start(0),
         shared_path: false,

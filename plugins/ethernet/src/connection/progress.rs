@@ -206,11 +206,14 @@ impl ViConnection {
             poll.moving.go_on(poll.engine, now, &mut poll.call);
         }
         drop(poll);
-        let deadline = self.finish(now, deadline);
+        // Before the deadline is set: frames that still wait then are a reason to come back soon.
         self.device.ring();
+        let deadline = self.finish(now, deadline);
         if by_application {
             self.device.schedule.end_serving(now);
-        } else {
+        }
+        // Otherwise an application's operation leaves an earlier deadline in place.
+        if !by_application || self.engine.take_put_off() {
             self.device.schedule.renew_deadline(self.index, deadline);
         }
     }

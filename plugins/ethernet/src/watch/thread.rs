@@ -38,7 +38,7 @@ const PAUSE: u64 = 20_000;
 const MARKED_MAX: usize = 1024;
 /// Longest sleep, in nanoseconds: a misbehaving peer on this host may keep the bell from being rung. Connections have
 /// earlier deadlines.
-const SLEEP_MAX: u64 = 4000 * MS;
+const SLEEP_MAX: u64 = 5000 * MS;
 /// Interval of checks of the interface, in nanoseconds.
 const CHECK_EVERY: u64 = 250 * MS;
 

@@ -93,7 +93,7 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         peer_endpoint: 101 - side as u16,
         carry_immediate: false,
         ack_delay_ns: 20_000,
-        probes_max: 7,
+        patience_ns: vipl_wire::PATIENCE_NS,
         now_ns,
         // The counters of half of the connections wrap.
         count_from: if key & 1 == 0 {
