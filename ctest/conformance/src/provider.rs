@@ -266,6 +266,12 @@ impl Provider {
         Some(format!("no network namespaces: {why}"))
     }
 
+    /// On Unreliable it loses what comes faster than it is taken, also between processes of one host: its buffers are
+    /// few.
+    pub(crate) fn is_overrun_at_home(&self) -> bool {
+        self.name == "verbs"
+    }
+
     /// A device of another plug-in.
     pub(crate) fn other_device(&self) -> &'static str {
         let other = PROVIDERS.iter().find(|other| other.name != self.name);

@@ -75,7 +75,7 @@ const VERBS: &[&str] = &[
     "--jobs",
     "2",
     "--filter",
-    "simple_strict_two,errors_strict_two,memory_strict_two,notify_strict_two,rdma_strict_one_RR",
+    "simple_strict_two,errors_strict_one,memory_strict_two,notify_strict_two,rdma_strict_one_RR",
 ];
 
 /// Runs the command; true if all is well.

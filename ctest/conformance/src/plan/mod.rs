@@ -316,7 +316,8 @@ impl Planned {
     pub(crate) fn lacks(&self) -> Abilities {
         let level = self.level.map_or(NONE, Level::ability);
         let lacks = self.provider.abilities.lacking(self.entry.needs.and(level));
-        let on_a_network = self.form == Some(Form::Apart) && self.level == Some(Level::U);
+        let on_a_network = (self.form == Some(Form::Apart) || self.provider.is_overrun_at_home())
+            && self.level == Some(Level::U);
         match self.entry.floods && on_a_network {
             true => lacks.and(NO_OVERRUN),
             false => lacks,
