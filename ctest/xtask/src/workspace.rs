@@ -139,6 +139,7 @@ impl Workspace {
     pub(crate) fn tools(&self) -> Vec<String> {
         let mut names = self.programs("vipl-tools");
         names.extend(self.programs("vipl-perf"));
+        names.extend(self.programs("vipl-stat"));
         // The suite of this project stays here.
         let suite = self.programs("vipl-conformance").into_iter();
         names.extend(suite.filter(|name| name.starts_with("vip_")));

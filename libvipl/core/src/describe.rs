@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent;
 use crate::error::Error;
+use crate::pages::Pages;
 use crate::plugin::host::HOST;
 use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map;
@@ -105,7 +106,8 @@ fn devices(process: &Process) -> Value {
 }
 
 fn counters(process: &Process) -> Value {
-    let counters = process.counters.snapshot().into_iter();
+    let counters = process.pages_so_far().map(Pages::counters);
+    let counters = counters.unwrap_or_default().into_iter();
     Value::Object(counters.map(|(name, value)| (name, value.into())).collect())
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::thread::Thread;
 
 use vipl_abi::*;
+use vipl_pages::layout;
 use vipl_plugin_abi::*;
 use vipl_sys::{cancel, table};
 
@@ -52,6 +53,8 @@ pub struct Nic {
     address: Box<[u8; VIPL_ADDRESS_MAX]>,
     /// The registration at the agent.
     pub(crate) registration: Arc<NicRegistration>,
+    /// What `vipstat` sees of it.
+    pub(crate) page: &'static layout::Nic,
     pub(crate) memory: Mutex<Memory>,
     /// Held while changes to a region are reported to the plug-in, so that it receives them in order.
     pub(crate) region_changes: Mutex<()>,
@@ -193,9 +196,36 @@ impl Nic {
         }
     }
 
+    /// Fills the record of a new NIC.
+    fn publish(&self) {
+        let (page, info) = (self.page, &self.info);
+        page.sequence.change(|| {
+            page.address.set(self.address());
+            page.address_bytes.set(info.address_len);
+            page.address_form.set(info.address_form);
+            page.transfer_max.set(info.transfer_max);
+            page.vis_max.set(info.vis_max);
+            page.plugin.set(self.plugin.name.as_bytes());
+            let name = info.name.map(|byte| byte as u8);
+            page.device
+                .set(name.split(|byte| *byte == 0).next().unwrap_or_default());
+            page.errors.set(0_u64);
+            self.publish_memory(&self.memory.lock());
+            page.handle.set(self.handle.addr() as u64);
+        });
+    }
+
+    /// Publishes how much memory is registered.
+    pub(crate) fn publish_memory(&self, memory: &Memory) {
+        self.page.regions.set(memory.regions.count() as u64);
+        self.page.region_bytes.set(memory.regions.bytes());
+        self.page.tags.set(memory.ptags.count() as u64);
+    }
+
     /// Raises an asynchronous error.
     pub(crate) fn raise(&self, error: VIP_ERROR_DESCRIPTOR) {
         layers::error(&error);
+        self.page.errors.add(1);
         if self.events.raise(error) {
             self.wake();
         }
@@ -284,6 +314,7 @@ pub(crate) fn insert(
             ops: plugin.ops,
             address: Box::new(info.address),
             registration: registration.clone(),
+            page: process.pages().nic(handle.addr()),
             memory: Mutex::new(Memory::new(&info, seed)),
             region_changes: Mutex::default(),
             vis: Mutex::default(),
@@ -305,6 +336,7 @@ pub(crate) fn insert(
         made.insert(nic).clone()
     })?;
     let made = made?;
+    made.publish();
     let ends: Arc<dyn Ends> = made.clone();
     process.notify_of_end(Arc::downgrade(&ends));
     Some(made)
@@ -334,6 +366,7 @@ pub(crate) fn remove(nic: &Nic) -> Result<(), Error> {
     nic.gate.close(|| nic.check_empty())?;
     let guard = NICS.lock(nic.handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
+    nic.process.pages().nic_closed(nic.page);
     drop(NICS.remove(&nic.process.nics, guard, nic.handle));
     Ok(())
 }

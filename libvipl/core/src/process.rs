@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use vipl_sys::fork::{self, Page};
@@ -15,10 +15,10 @@ use crate::sync::{Mutex, OnceLock};
 
 use crate::agent::Agents;
 use crate::clock;
-use crate::counters::Counters;
 use crate::logger;
 use crate::memory::allocated::Allocated;
 use crate::object::table::Free;
+use crate::pages::Pages;
 use crate::plugin::layers::Layers;
 use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
@@ -30,7 +30,7 @@ pub(crate) struct Process {
     /// The layers, once they have been loaded.
     pub(crate) layers: OnceLock<Arc<Layers>>,
     pub(crate) agents: Agents,
-    pub(crate) counters: Counters,
+    pages: OnceLock<Pages>,
     pub(crate) nics: Free,
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
@@ -53,6 +53,22 @@ pub(crate) trait Ends: Send + Sync {
 }
 
 impl Process {
+    /// What the process publishes, from the first NIC on.
+    pub(crate) fn pages(&self) -> &Pages {
+        self.pages.get_or_init(|| Pages::new(&self.settings))
+    }
+
+    /// The word of a named counter, which is never freed, so its address may be kept.
+    pub(crate) fn counter(&self, name: &str) -> &'static AtomicU64 {
+        let counter = self.pages().counter(name);
+        counter.unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// The same, if it publishes anything yet.
+    pub(crate) fn pages_so_far(&self) -> Option<&Pages> {
+        self.pages.get()
+    }
+
     /// Registers an object to be notified of the end of the process, while it lives.
     pub(crate) fn notify_of_end(&self, what: Weak<dyn Ends>) {
         let mut open = self.open.lock();
@@ -90,6 +106,9 @@ extern "C" fn process_ends() {
             if let Some(what) = what.upgrade() {
                 what.process_ends();
             }
+        }
+        if let Some(pages) = process.and_then(Process::pages_so_far) {
+            pages.end();
         }
     }));
 }
@@ -138,7 +157,7 @@ pub(crate) fn get() -> &'static Process {
         settings,
         plugins: Mutex::default(),
         layers: OnceLock::new(),
-        counters: Counters::default(),
+        pages: OnceLock::new(),
         nics: Free::new(seed),
         vis: Free::new(seed),
         cqs: Free::new(seed),

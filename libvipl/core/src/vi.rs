@@ -18,6 +18,8 @@ use vipl_sys::clock::Instant;
 
 use kagent_proto::Attributes;
 use vipl_abi::*;
+use vipl_pages::layout;
+use vipl_pages::record::Happened;
 use vipl_plugin_abi::*;
 
 use crate::agent::{Side, Ticket};
@@ -32,6 +34,7 @@ mod diagnosis;
 pub(crate) mod failure;
 pub(crate) mod of_nic;
 mod post;
+mod publish;
 pub(crate) mod queue;
 pub(crate) mod state;
 #[cfg(test)]
@@ -76,12 +79,14 @@ pub(crate) struct Vi {
     pub(crate) post_send: unsafe extern "C" fn(*mut vipl_vi),
     pub(crate) post_recv: unsafe extern "C" fn(*mut vipl_vi),
     progress: unsafe extern "C" fn(*mut vipl_vi),
-    /// Its slot; set when it is made.
-    slot: Option<&'static Slot<Vi>>,
+    /// What `vipstat` sees of it.
+    pub(crate) page: &'static layout::Vi,
     pub(crate) handle: VIP_VI_HANDLE,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
 
+    /// Its slot; set when it is made.
+    slot: Option<&'static Slot<Vi>>,
     pub(crate) check_descriptor: bool,
     pub(crate) nic: Arc<Nic>,
     attributes: VIP_VI_ATTRIBUTES,
@@ -212,8 +217,18 @@ impl Vi {
         }
     }
 
+    /// Records an event.
+    #[cold]
+    pub(crate) fn happened(&self, what: Happened) {
+        let (kind, argument) = what.words();
+        self.page
+            .happened(self.nic.process.pages().tick(), kind, argument);
+    }
+
     /// Raises an asynchronous error about this VI (table of spec §11).
     pub(crate) fn raise(&self, code: VIP_ERROR_CODE, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
+        self.page.errors.add(1);
+        self.happened(Happened::Error(code as u32, opcode));
         let resource = match code {
             VIP_ERROR_CODE::VIP_ERROR_POST_DESC | VIP_ERROR_CODE::VIP_ERROR_COMP_PROT => {
                 VIP_RESOURCE_CODE::VIP_RESOURCE_DESCRIPTOR

@@ -1,7 +1,7 @@
 //! `cargo xtask install`: puts everything under a prefix, and writes a manifest for `uninstall`.
 //!
 //! ```text
-//!   PREFIX/bin/               vipinfo vip_conform vip_pingpong vip_perf vipl-mpirun
+//!   PREFIX/bin/               vipinfo vip_conform vip_pingpong vip_perf vipstat vipl-mpirun
 //!   PREFIX/include/           vipl.h vipl_ext.h vipl_plugin.h
 //!   PREFIX/LIBDIR/            libvipl.so -> libvipl.so.1, libvipl.so.1, libvipl.a
 //!   PREFIX/LIBDIR/cmake/vipl/ viplConfig.cmake and its version

@@ -11,6 +11,7 @@ use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_abi::VIP_VI_HANDLE;
+use vipl_pages::record::Happened;
 use vipl_plugin_abi::{VIPL_OK, vipl_connection};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -67,7 +68,7 @@ pub(super) fn begin(vi: &mut Guard<Vi>, call: u64, deadline: Option<Instant>) ->
         result: Ticket::new(),
         deadline,
     };
-    vi.abi.state = PENDING;
+    vi.set_state(PENDING);
     vi.attempt = Some(pending.clone());
     Attempt {
         slot: vi.slot(),
@@ -124,7 +125,8 @@ impl Attempt {
         };
         if let (Some(vi), true, Err(_)) = (&mut vi, ours, &result) {
             vi.attempt = None;
-            vi.abi.state = IDLE;
+            vi.set_state(IDLE);
+            vi.happened(Happened::NotConnected(reply.status.0));
             log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
         }
         // Descriptors are closed before the application learns of the result: it may then close all
@@ -184,7 +186,8 @@ impl Attempt {
             {
                 detach(vi);
                 log::debug!(target: "vi", "VI {:?}: Connected -> Idle (not confirmed by the peer)", vi.handle);
-                vi.abi.state = IDLE;
+                vi.set_state(IDLE);
+                vi.happened(Happened::NotConnected(0));
                 vi.epoch += 1;
                 complete::flush(vi, Which::Send);
             }
@@ -211,7 +214,7 @@ impl Attempt {
             && self.is_of(&vi)
         {
             vi.attempt = None;
-            vi.abi.state = IDLE;
+            vi.set_state(IDLE);
         }
         self.pending.result.complete(Err(error));
     }
@@ -301,7 +304,7 @@ pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending, late: bool) {
     };
     log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle ({why})");
     let connection = detach(&mut vi);
-    vi.abi.state = IDLE;
+    vi.set_state(IDLE);
     vi.epoch += 1;
     complete::flush(&mut vi, Which::Send);
     let nic = vi.nic.clone();
@@ -397,7 +400,8 @@ fn attach(
     vi.connection = Some(side);
     vi.remote = connected.remote != 0;
     vi.epoch += 1;
-    vi.abi.state = CONNECTED;
+    vi.set_state(CONNECTED);
+    vi.publish_peer(connected);
     if log::log_enabled!(target: "vi", log::Level::Debug) {
         log::debug!(target: "vi", "VI {:?}: Connect Pending -> Connected with {}", vi.handle, peer_name(connected));
     }

@@ -6,6 +6,7 @@ use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_abi::*;
+use vipl_pages::record::Happened;
 
 use super::attempt::{Again, begin, cancel_if_unwanted, outcome, withdraw};
 use super::convert::{check_discriminator, to_program};
@@ -88,6 +89,8 @@ fn start_at(
         body.timeout_ms,
         handle = vi.handle
     );
+    vi.publish_points(&body.local, &body.remote);
+    vi.happened(Happened::Requested);
     let mut attempt = begin(&mut vi, call, deadline);
     attempt.again = Some(Box::new(Again {
         op,

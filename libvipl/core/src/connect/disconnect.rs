@@ -5,6 +5,7 @@
 
 use kagent_proto::{Cancel, Op};
 use vipl_abi::*;
+use vipl_pages::record::Happened;
 use vipl_plugin_abi::VIPL_CAUSE_DISCONNECTED;
 
 use crate::agent::Side;
@@ -17,6 +18,7 @@ use crate::vi::{self, Pending, Vi, Which, complete};
 pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let mut vi = vi::lock(handle)?;
     let attempt = vi.attempt.take();
+    vi.happened(Happened::Disconnected);
     if let Some(peer) = vi.peer.take() {
         peer.result.complete(Err(Error::Timeout));
     }
@@ -25,7 +27,7 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
         let before = state::name(vi.abi.state);
         log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (VipDisconnect)");
     }
-    vi.abi.state = IDLE;
+    vi.set_state(IDLE);
     vi.epoch += 1;
     complete::flush(&mut vi, Which::Send);
     complete::flush(&mut vi, Which::Recv);
@@ -61,6 +63,7 @@ pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
     // Descriptors that the peer has acknowledged are completed, not flushed (COMPAT-08).
     vi.progress();
     vi.detach();
+    vi.publish_no_peer();
     Some(connection)
 }
 
@@ -73,6 +76,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         target: "cm",
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
+    vi.happened(Happened::PeerEnded(orderly));
     vi.report_peer_gone(orderly);
     // The last messages of a peer on another host may still be in transit; then the plug-in fails the VI
     // later.

@@ -9,6 +9,7 @@ use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_abi::*;
+use vipl_pages::record::Happened;
 
 use super::attempt::{begin, outcome};
 use super::convert::{check_discriminator, to_error, to_program};
@@ -255,6 +256,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
         segment_bytes: nic.info.segment_bytes,
         reserved: 0,
     };
+    vi.happened(Happened::Accepting);
     let attempt = begin(&mut vi, call, None);
     let pending = attempt.pending.clone();
     drop(vi);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
+use vipl_pages::layout;
 use vipl_sys::cancel;
 use vipl_sys::clock::Instant;
 
@@ -58,6 +59,7 @@ pub(crate) fn attach(nic: &Arc<Nic>, handle: VIP_CQ_HANDLE) -> Result<Option<CqS
         return Err(Error::InvalidParameter);
     }
     cq.attached += 1;
+    cq.page.attached.set(cq.attached);
     Ok(Some(cq.slot()))
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn attach(nic: &Arc<Nic>, handle: VIP_CQ_HANDLE) -> Result<Option<CqS
 pub(crate) fn release(cq: Option<CqSlot>) {
     if let Some(mut cq) = cq.and_then(Slot::lock_any) {
         cq.attached -= 1;
+        cq.page.attached.set(cq.attached);
     }
 }
 
@@ -72,7 +75,10 @@ pub(crate) fn release(cq: Option<CqSlot>) {
 pub(crate) fn detach(cq: CqSlot, vi: VIP_VI_HANDLE) {
     if let Some(mut cq) = cq.lock_any() {
         cq.attached -= 1;
+        cq.page.attached.set(cq.attached);
+        let before = cq.entries.len();
         cq.entries.retain(|entry| entry.vi != vi);
+        cq.page.dropped.add((before - cq.entries.len()) as u64);
         cq.overflowed &= !cq.entries.is_empty();
         cq.hot.clear();
     }
@@ -108,6 +114,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         attached: 0,
         waiters: Waiters::new(),
         handle,
+        page: publish(nic, handle, capacity),
         nic: Lender::new(nic.clone()),
         event: None,
     });
@@ -117,6 +124,19 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
     })?;
     log::debug!(target: "cq", "CQ {handle:?} created with room for {capacity} entries");
     Ok(handle)
+}
+
+/// The record of a new CQ.
+fn publish(nic: &Nic, handle: VIP_CQ_HANDLE, capacity: usize) -> &'static layout::Cq {
+    let page = nic.process.pages().cq(handle.addr());
+    page.nic.set(nic.handle.addr() as u64);
+    page.capacity.set(capacity as u64);
+    let counts = [&page.added, &page.taken];
+    counts.into_iter().for_each(|count| count.set(0));
+    let words = [&page.dropped, &page.overflows, &page.attached];
+    words.into_iter().for_each(|word| word.set(0_u64));
+    page.handle.publish(handle.addr() as u64);
+    page
 }
 
 fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
@@ -152,6 +172,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     }
     let process = guard.nic.process;
     guard.nic.leave_to_borrowers();
+    guard.page.handle.set(0_u64);
     let cq = CQS.remove(&process.cqs, guard, handle);
     cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
     cq.nic.count_requests(-(cq.waiters.requests() as i32));
@@ -175,6 +196,7 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
         return Err(Error::Resource);
     }
     cq.capacity = capacity;
+    cq.page.capacity.set(capacity as u64);
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use vipl_abi::*;
+use vipl_pages::layout;
 
 use super::event::Event;
 use super::hot::Hot;
@@ -44,6 +45,8 @@ pub(crate) struct Cq<V: 'static> {
     pub(super) attached: u32,
     pub(super) waiters: Waiters<Request, Entry>,
     pub(super) handle: VIP_CQ_HANDLE,
+    /// What `vipstat` sees of it.
+    pub(super) page: &'static layout::Cq,
     pub(crate) nic: Lender,
     /// For event loops; most queues have none.
     pub(super) event: Option<Event>,
@@ -56,6 +59,7 @@ impl<V> Cq<V> {
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
+        self.page.taken.add(1);
         self.empty_polls = 0;
         if self.entries.is_empty() {
             self.overflowed = false;
@@ -124,6 +128,7 @@ pub(crate) fn push<V>(
     count: u32,
 ) {
     let Some(mut cq) = cq.lock_any() else { return };
+    cq.page.added.add(count as usize);
     for _ in 0..count {
         cq.entries.push_back(Entry { vi, recv });
     }
@@ -142,6 +147,7 @@ pub(crate) fn push<V>(
 #[cold]
 fn overflow<V>(cq: &mut Cq<V>) {
     cq.overflowed = true;
+    cq.page.overflows.add(1);
     let error = VIP_ERROR_DESCRIPTOR {
         NicHandle: cq.nic.handle,
         ViHandle: std::ptr::null_mut(),

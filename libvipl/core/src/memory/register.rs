@@ -133,6 +133,7 @@ pub(crate) fn register_on(
         );
         Error::Resource
     })?;
+    nic.publish_memory(&memory);
     drop(memory);
     if let Err(error) = add_to_plugin(nic, "VipRegisterMem", handle, (base, length), access) {
         let mut memory = nic.memory.lock();
@@ -140,6 +141,7 @@ pub(crate) fn register_on(
             memory.regions.free(handle);
             memory.ptags.release(tag);
         }
+        nic.publish_memory(&memory);
         drop(memory);
         quiesce(nic);
         return Err(error);
@@ -211,6 +213,7 @@ pub fn deregister(
         if nic.ops.region_remove.is_none() {
             memory.regions.free(handle);
         }
+        nic.publish_memory(&memory);
         bytes
     };
     quiesce(&nic);

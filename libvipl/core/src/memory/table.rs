@@ -125,7 +125,7 @@ impl Regions {
     }
 
     /// Bytes of all regions.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 

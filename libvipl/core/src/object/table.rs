@@ -48,6 +48,11 @@ impl<T> Slot<T> {
     /// Offset of the object. On a 64-bit host the first cache line is for threads that do not own the lock.
     pub(crate) const OBJECT_AT: usize = offset_of!(Slot<T>, value);
 
+    /// Name of the object in the slot at this moment; 0 if it is free.
+    pub(crate) fn name(&self) -> Name {
+        self.name.load(Ordering::Relaxed)
+    }
+
     /// Locks the slot if it holds an object.
     #[inline(always)]
     pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {

@@ -65,7 +65,7 @@ unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *cons
 unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut u64 {
     // SAFETY: a plug-in's texts.
     let name = unsafe { format!("{}.{}", string(plugin), string(name)) };
-    process::get().counters.get(&name).as_ptr()
+    process::get().counter(&name).as_ptr()
 }
 
 /// The host's side of a VI.

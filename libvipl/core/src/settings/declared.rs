@@ -193,6 +193,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "max_transfer_size" (Kind::Bytes(32_768, 1 << 30)) "65536" "largest message"
     "max_register_bytes" (Kind::Bytes(0, i64::MAX as u64)) "0" "memory that may be registered; 0: the plug-in's default, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
     "hosts" (Kind::Text("path")) "/etc/vip_hosts" "table of hosts for the name service"
+    "publish" (Kind::Text("on, off or FOLDER")) "on" "whether vipstat sees the process; FOLDER: a folder in memory for its file"
     "log" (Kind::Text("levels")) "warn" "error, warn, info, debug, trace; also subsystem=level, comma separated"
     "log_file" (Kind::Text("path")) "" "file to which the log is appended instead of standard error"
     "on_bug" (Kind::Text("continue or abort")) "continue" "what to do when the library catches a bug of its own"

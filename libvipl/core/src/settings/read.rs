@@ -44,7 +44,7 @@ impl Settings {
     }
 
     /// The settings from a file and variables.
-    #[cfg(fuzzing)]
+    #[cfg(any(fuzzing, test))]
     pub(crate) fn of(file: &str, variables: impl Iterator<Item = (String, String)>) -> Settings {
         let mut settings = Settings::default();
         settings.read_file("file", file);

@@ -143,6 +143,7 @@ fn insert(
                 recv: WorkQueue::new(recv_cq),
                 check_descriptor: nic.process.settings.check_descriptor_memory(),
                 handle,
+                page: nic.process.pages().vi(handle.addr()),
                 slot: None,
                 nic: nic.clone(),
                 attributes: *attributes,
@@ -164,10 +165,12 @@ fn insert(
     if let Some(vi_create) = ops.vi_create {
         // SAFETY: the VI is new and locked.
         if unsafe { vi_create(vi.abi()) } != VIPL_OK {
+            nic.process.pages().vi_destroyed(vi.page);
             drop(VIS.remove(&nic.process.vis, vi, handle));
             return Err(Error::Resource);
         }
     }
+    vi.publish();
     nic.set_vi_handle(index, handle);
     log::debug!(
         target: "vi",
@@ -210,6 +213,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
         cq::detach(cq, handle);
     }
     let process = vi.nic.process;
+    process.pages().vi_destroyed(vi.page);
     let mut vi = VIS.remove(&process.vis, vi, handle);
     free_ring(&mut vi.abi.send);
     free_ring(&mut vi.abi.recv);
@@ -257,6 +261,7 @@ pub fn set_attributes(handle: VIP_VI_HANDLE, attributes: &VIP_VI_ATTRIBUTES) -> 
     vi.nic.memory.lock().ptags.hold(tag)?;
     let before = vi.abi.ptag;
     vi.take_attributes(attributes, tag);
+    vi.page.sequence.change(|| vi.publish_attributes());
     vi.nic.memory.lock().ptags.release(before);
     Ok(())
 }

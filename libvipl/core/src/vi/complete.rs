@@ -32,12 +32,13 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     let mut woken = false;
     let mut notified = Vec::new();
     let mut failed = Vec::new();
+    let page = vi.page;
     let (queue, own) = vi.queue(which);
     while queue.completed != queue.taken {
         let Some(waiter) = own.waiters.next() else {
             break;
         };
-        let entry = take(queue);
+        let entry = take(queue, which, page);
         if entry.status & VIP_STATUS_ERROR_MASK != 0 {
             failed.push(entry);
         }
@@ -96,6 +97,7 @@ pub(crate) fn flush(vi: &mut Vi, which: Which) {
     if queue.signal != 0 {
         signal(vi, which);
     }
+    vi.publish_completed();
 }
 
 /// The operation bits of a descriptor that is not processed.

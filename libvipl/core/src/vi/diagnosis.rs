@@ -5,6 +5,7 @@
 //! of the descriptor, until one fails, regardless of the plug-in and process that processed it.
 
 use vipl_abi::*;
+use vipl_pages::record::Happened;
 
 use super::Vi;
 use super::queue::Which;
@@ -33,6 +34,7 @@ pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bit
     if errors == VIP_STATUS_DESC_FLUSHED_ERROR {
         return;
     }
+    vi.happened(Happened::Failed(which == Which::Send, bits));
     let kind = ("descriptor", errors, which == Which::Send);
     let level = logger::first(kind, vi.handle.addr(), log::Level::Debug);
     if !log::log_enabled!(target: TARGET, level) {

@@ -30,7 +30,7 @@ impl Vi {
         if self.abi.state != CONNECTED {
             return;
         }
-        self.abi.state = ERROR;
+        self.set_state(ERROR);
         log::debug!(target: "vi", "VI {:?}: Connected -> Error ({})", self.handle, cause_name(cause));
         // First, since flushed descriptors wake the application, which may then exit.
         self.report_break(cause, opcode, descriptor);

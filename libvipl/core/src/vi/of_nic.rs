@@ -80,7 +80,9 @@ pub(crate) fn poll(nic: &Nic, index: u32) -> Polled {
     let Some(mut vi) = slot.lock_watching(handle.addr()) else {
         return Polled::Nothing;
     };
-    if progress_one(&mut vi) {
+    let progressed = progress_one(&mut vi);
+    vi.publish_completed();
+    if progressed {
         Polled::Progress
     } else {
         Polled::Nothing

@@ -88,6 +88,8 @@ fn add(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, memory: VIP_M
         })
     };
     queue.posted = queue.posted.wrapping_add(1);
+    let posted = queue.posted;
+    vi.page.posted(which.number(), posted);
     true
 }
 

@@ -14,6 +14,7 @@
 use std::alloc::Layout;
 
 use vipl_abi::*;
+use vipl_pages::layout;
 use vipl_plugin_abi::*;
 use vipl_sys::wrap;
 
@@ -40,6 +41,14 @@ pub enum Which {
     Send,
     /// The receive queue.
     Recv,
+}
+
+impl Which {
+    /// Its number in a record of `vipl_pages`.
+    #[inline(always)]
+    pub(crate) fn number(self) -> usize {
+        usize::from(self == Which::Recv)
+    }
 }
 
 /// Why a ring cannot grow.
@@ -128,7 +137,11 @@ pub(super) fn entry(queue: &vipl_queue, number: u32) -> *mut vipl_entry {
 /// Removes the oldest entry, which the caller has seen to be complete, and returns its descriptor. `None`, and
 /// it stays, if it has failed.
 #[inline(always)]
-pub(super) fn take_good(queue: &mut vipl_queue) -> Option<*mut VIP_DESCRIPTOR> {
+pub(super) fn take_good(
+    queue: &mut vipl_queue,
+    which: Which,
+    page: &layout::Vi,
+) -> Option<*mut VIP_DESCRIPTOR> {
     let place = entry(queue, queue.taken);
     // SAFETY: as in `take`.
     let status = unsafe { (&raw const (*place).status).read_volatile() };
@@ -136,13 +149,14 @@ pub(super) fn take_good(queue: &mut vipl_queue) -> Option<*mut VIP_DESCRIPTOR> {
         return None;
     }
     queue.taken = queue.taken.wrapping_add(1);
+    page.taken(which.number(), queue.taken);
     // SAFETY: as above.
     Some(unsafe { (&raw const (*place).descriptor).read_volatile() })
 }
 
 /// Removes the oldest entry, which the caller has seen to be complete.
 #[inline(always)]
-pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
+pub(super) fn take(queue: &mut vipl_queue, which: Which, page: &layout::Vi) -> vipl_entry {
     let place = entry(queue, queue.taken);
     // SAFETY: `taken` is below `completed`. Each field is loaded separately, as it was stored: one wide load
     // right after narrow stores would have to wait for them.
@@ -154,7 +168,19 @@ pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
         }
     };
     queue.taken = queue.taken.wrapping_add(1);
+    page.taken(which.number(), queue.taken);
+    if entry.status & VIP_STATUS_ERROR_MASK != 0 {
+        count_failed(which, page);
+    }
     entry
+}
+
+#[cold]
+fn count_failed(which: Which, page: &layout::Vi) {
+    match which {
+        Which::Send => page.failed_send.add(1),
+        Which::Recv => page.failed_recv.add(1),
+    }
 }
 
 /// The layout of a ring, aligned to a cache line.
@@ -249,6 +275,8 @@ mod tests {
 
     #[test]
     fn entries_keep_their_order_when_the_ring_grows() {
+        // SAFETY: zeroes are a valid record.
+        let page: Box<layout::Vi> = unsafe { Box::new(std::mem::zeroed()) };
         let mut queue = ring();
         let mut number = 0;
         for room in [4, 8, 16, 32, 64] {
@@ -262,9 +290,13 @@ mod tests {
         }
         assert!(matches!(grow(&mut queue, 64), Err(Full::Limit)));
         for expected in 1..=64 {
-            let entry = take(&mut queue);
+            let entry = take(&mut queue, Which::Recv, &page);
             assert_eq!(entry.descriptor.addr(), expected * 64);
             assert_eq!(entry.status, expected as u32);
+            let taken = page.hot.queues[1]
+                .taken
+                .load(std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(taken, queue.taken);
         }
         assert_eq!(queue.taken, queue.posted);
         free_ring(&mut queue);

@@ -22,7 +22,8 @@ use crate::{bug, clock};
 /// Removes the oldest descriptor, which is complete, for a caller.
 #[inline(always)]
 fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
-    let entry = take(vi.queue(which).0);
+    let page = vi.page;
+    let entry = take(vi.queue(which).0, which, page);
     if entry.status & VIP_STATUS_ERROR_MASK != 0 {
         return failed(vi, which, entry.descriptor, entry.status);
     }
@@ -58,8 +59,9 @@ impl Owned {
     /// Removes the oldest descriptor, if it is complete without an error.
     #[inline(always)]
     pub fn take(&mut self, which: Which) -> Option<*mut VIP_DESCRIPTOR> {
+        let page = self.0.page;
         let (queue, _) = self.0.queue(which);
-        (queue.completed != queue.taken).then(|| take_good(queue))?
+        (queue.completed != queue.taken).then(|| take_good(queue, which, page))?
     }
 
     /// Removes the oldest descriptor, if it is complete or progress completes it. `None`: it has failed, and
@@ -67,10 +69,13 @@ impl Owned {
     #[inline(always)]
     pub fn poll(mut self, which: Which) -> Option<Dequeued> {
         match look(&mut self.0, which) {
-            Found::Complete => take_good(self.0.queue(which).0).map(|descriptor| Dequeued {
-                result: VIP_RETURN::VIP_SUCCESS,
-                descriptor,
-            }),
+            Found::Complete => {
+                let page = self.0.page;
+                take_good(self.0.queue(which).0, which, page).map(|descriptor| Dequeued {
+                    result: VIP_RETURN::VIP_SUCCESS,
+                    descriptor,
+                })
+            }
             Found::NothingPosted => Some(Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR)),
             Found::Nothing(row) => {
                 if idle::is_due(row) {

@@ -101,7 +101,7 @@ impl Run {
     /// Connects without an agent, or disconnects.
     pub(super) fn connect(&mut self, vi: u32) {
         if self.oracle.vi(vi).state == State::Idle {
-            vi::lock(self.handle(vi)).unwrap().abi.state = CONNECTED;
+            vi::lock(self.handle(vi)).unwrap().set_state(CONNECTED);
             self.oracle.set_state(vi, State::Connected);
         } else if self.random.one_in(3) {
             self.disconnect(vi);

@@ -1,0 +1,499 @@
+//! The structures in a file of pages.
+//!
+//! ```text
+//!   0        Process                       1 page
+//!   4 K      64 Nic of 256 bytes           by the slot of the handle
+//!   20 K     128 Counter of 64 bytes       in the order in which they were made
+//!   28 K     1024 Cq of 64 bytes           by the slot of the handle
+//!   92 K     4096 Vi of 4 KiB              by the slot of the handle
+//! ```
+//!
+//! The file is sparse: a page takes memory when its object exists. Every field is one 64-bit word that one thread at a time
+//! writes, or bytes. A 32-bit process writes the lower halves of counts, whose upper halves stay 0. Records whose fields belong
+//! together have a sequence word, which is odd while they change.
+
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// First word of a file; stored last, when the rest of [`Process`] is complete.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"VIPLPAGE");
+/// Version of the layout. Readers refuse others; new fields that old readers may ignore take reserved words instead.
+pub const LAYOUT: u64 = 1;
+
+/// NIC handles that are published.
+pub const NICS: usize = 64;
+/// Counters that are published.
+pub const COUNTERS: usize = 128;
+/// CQs that are published.
+pub const CQS: usize = 1024;
+/// VIs that are published; a process with more shows how many are left out.
+pub const VIS: usize = 4096;
+/// Entries of a VI's ring of events.
+pub const EVENTS: usize = 32;
+
+/// Where the tables begin.
+pub const NICS_AT: usize = size_of::<Process>();
+/// See [`NICS_AT`].
+pub const COUNTERS_AT: usize = NICS_AT + NICS * size_of::<Nic>();
+/// See [`NICS_AT`].
+pub const CQS_AT: usize = COUNTERS_AT + COUNTERS * size_of::<Counter>();
+/// See [`NICS_AT`].
+pub const VIS_AT: usize = CQS_AT + CQS * size_of::<Cq>();
+/// Size of a file.
+pub const BYTES: usize = VIS_AT + VIS * size_of::<Vi>();
+
+/// A count on the data path: one thread at a time writes it, so an addition is not atomic.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub struct Count([AtomicUsize; 8 / size_of::<usize>()]);
+
+impl Count {
+    /// The value, as far as this process's word holds it.
+    #[inline(always)]
+    pub fn get(&self) -> usize {
+        self.0[0].load(Ordering::Relaxed)
+    }
+
+    /// Adds a number.
+    #[inline(always)]
+    pub fn add(&self, number: usize) {
+        self.set(self.get().wrapping_add(number));
+    }
+
+    /// Stores a value.
+    #[inline(always)]
+    pub fn set(&self, value: usize) {
+        self.0[0].store(value, Ordering::Relaxed);
+    }
+}
+
+/// A word off the data path.
+#[repr(transparent)]
+#[derive(Default)]
+pub struct Word(AtomicU64);
+
+impl Word {
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Stores a value.
+    pub fn set(&self, value: impl Into<u64>) {
+        self.0.store(value.into(), Ordering::Relaxed);
+    }
+
+    /// Adds a number; several threads may do so.
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// Subtracts a number; several threads may do so.
+    pub fn subtract(&self, number: u64) {
+        self.0.fetch_sub(number, Ordering::Relaxed);
+    }
+
+    /// The word as an atomic one.
+    pub fn atomic(&self) -> &AtomicU64 {
+        &self.0
+    }
+
+    /// Stores a value so that what was stored before is seen with it.
+    pub fn publish(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// Raises the value to at least this one.
+    pub fn raise(&self, least: u64) {
+        self.0.fetch_max(least, Ordering::Relaxed);
+    }
+}
+
+/// Bytes, cut at `N`; the rest is 0.
+#[repr(C)]
+pub struct Bytes<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Default for Bytes<N> {
+    fn default() -> Self {
+        Bytes([const { AtomicU8::new(0) }; N])
+    }
+}
+
+impl<const N: usize> Bytes<N> {
+    /// Stores bytes, as many as fit.
+    pub fn set(&self, bytes: &[u8]) {
+        let bytes = bytes.iter().copied().chain(std::iter::repeat(0));
+        for (place, byte) in self.0.iter().zip(bytes) {
+            place.store(byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The sequence of a record: odd while its writer changes it. Writers exclude each other by a lock of their own.
+#[repr(transparent)]
+#[derive(Default)]
+pub struct Sequence(AtomicU64);
+
+impl Sequence {
+    /// Changes the record.
+    pub fn change(&self, change: impl FnOnce()) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(before | 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        change();
+        self.0
+            .store((before | 1).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The process.
+#[repr(C, align(4096))]
+#[derive(Default)]
+pub struct Process {
+    /// [`MAGIC`].
+    pub magic: Word,
+    /// [`LAYOUT`].
+    pub layout: Word,
+    /// Bytes of the file.
+    pub bytes: Word,
+    /// Process id in its own namespace.
+    pub pid: Word,
+    /// Inode of its namespace of process ids; 0: unknown.
+    pub pid_namespace: Word,
+    /// When it started, in ticks since the start of the system; 0: unknown.
+    pub start_ticks: Word,
+    /// Effective user.
+    pub user: Word,
+    /// When the pages were made, monotonic, in nanoseconds.
+    pub opened: Word,
+    /// The same in nanoseconds since 1970.
+    pub opened_1970: Word,
+    /// The latest monotonic time at which something beside the data path has stored it.
+    pub clock: Word,
+    /// When the process called `exit`; 0: it has not.
+    pub ended: Word,
+    /// Bounds of what the tables contain.
+    pub nic_bound: Word,
+    /// See `nic_bound`.
+    pub counter_bound: Word,
+    /// See `nic_bound`.
+    pub cq_bound: Word,
+    /// See `nic_bound`.
+    pub vi_bound: Word,
+    /// VIs for which there was no page.
+    pub vis_left_out: Word,
+    /// Version of the library.
+    pub version: Bytes<32>,
+    /// Path of the program.
+    pub program: Bytes<512>,
+    /// 0.
+    pub reserved: Bytes<3424>,
+}
+
+/// One NIC handle.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Nic {
+    /// Of the next eight fields.
+    pub sequence: Sequence,
+    /// The handle; 0: free.
+    pub handle: Word,
+    /// Bytes of the address.
+    pub address_bytes: Word,
+    /// `VIPL_ADDRESS_*`: how the address reads.
+    pub address_form: Word,
+    /// Largest message.
+    pub transfer_max: Word,
+    /// VIs at most.
+    pub vis_max: Word,
+    /// The host address.
+    pub address: Bytes<32>,
+    /// Name of the plug-in.
+    pub plugin: Bytes<24>,
+    /// Name of the device.
+    pub device: Bytes<64>,
+    /// Registered regions.
+    pub regions: Word,
+    /// Their bytes.
+    pub region_bytes: Word,
+    /// Protection tags.
+    pub tags: Word,
+    /// Asynchronous errors raised.
+    pub errors: Word,
+    /// 0.
+    pub reserved: Bytes<56>,
+}
+
+/// A counter of a plug-in.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counter {
+    /// The value.
+    pub value: Word,
+    /// The name.
+    pub name: Bytes<56>,
+}
+
+/// One CQ.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Cq {
+    /// The handle; 0: free.
+    pub handle: Word,
+    /// Handle of its NIC.
+    pub nic: Word,
+    /// Entries for which it has room.
+    pub capacity: Word,
+    /// Entries added so far.
+    pub added: Count,
+    /// Entries taken so far.
+    pub taken: Count,
+    /// Entries that left with their VI.
+    pub dropped: Word,
+    /// Times that it had more entries than room.
+    pub overflows: Word,
+    /// Work queues attached.
+    pub attached: Word,
+}
+
+/// The counters of one work queue that the library keeps anyway: they wrap, and begin anywhere.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counted {
+    /// Descriptors posted so far.
+    pub posted: AtomicU32,
+    /// Descriptors that the application has taken off so far.
+    pub taken: AtomicU32,
+}
+
+/// What the data path writes: one store for each call.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Hot {
+    /// The send queue, and the receive queue.
+    pub queues: [Counted; 2],
+}
+
+/// What [`Counted`] counts from, in full: written beside the data path, more often than the counters wrap.
+#[repr(C)]
+#[derive(Default)]
+pub struct Since {
+    /// `posted`, or `taken`, at that time.
+    pub counter: Word,
+    /// How many that were of this VI.
+    pub count: Word,
+}
+
+/// One entry of a VI's ring of events.
+#[repr(C)]
+#[derive(Default)]
+pub struct Event {
+    /// Monotonic time in nanoseconds.
+    pub time: Word,
+    /// See [`crate::record::Happened`].
+    pub kind: Word,
+    /// Its argument.
+    pub argument: Word,
+    /// 0.
+    pub reserved: Word,
+}
+
+/// One VI.
+#[repr(C, align(4096))]
+pub struct Vi {
+    /// The data path's.
+    pub hot: Hot,
+    /// Of the fields up to `reserved`, but for single words that are added to.
+    pub sequence: Sequence,
+    /// The handle; 0: free.
+    pub handle: Word,
+    /// Handle of its NIC.
+    pub nic: Word,
+    /// Handles of its CQs, or 0.
+    pub send_cq: Word,
+    /// See `send_cq`.
+    pub recv_cq: Word,
+    /// Its number within the NIC.
+    pub number: Word,
+    /// `VIP_STATE_*`.
+    pub state: Word,
+    /// When it came to that state.
+    pub state_since: Word,
+    /// `VIP_SERVICE_*`.
+    pub level: Word,
+    /// Largest message.
+    pub transfer_max: Word,
+    /// Protection tag.
+    pub tag: Word,
+    /// Bit 0: the peer may write by RDMA; bit 1: read.
+    pub rdma: Word,
+    /// Connections so far.
+    pub connections: Word,
+    /// 0: no peer; 1: on this host; 2: on another one.
+    pub peer: Word,
+    /// Process id of the peer, on this host, as the agent sees it.
+    pub peer_pid: Word,
+    /// Number of its VI within its NIC, on this host.
+    pub peer_vi: Word,
+    /// Bytes of `peer_address`, `local_point` and `remote_point`, a byte each.
+    pub lengths: Word,
+    /// Descriptors completed with an error, flushed ones too: send queue.
+    pub failed_send: Word,
+    /// The same, receive queue.
+    pub failed_recv: Word,
+    /// Asynchronous errors raised.
+    pub errors: Word,
+    /// Descriptors of the send queue, and of the receive queue, that were complete when a thread last looked.
+    pub completed: [Word; 2],
+    /// What the counters of each queue count from: `posted` and `taken`.
+    pub since: [[Since; 2]; 2],
+    /// Entries stored so far in the ring of events.
+    pub events: Word,
+    /// Host address of the peer, if known.
+    pub peer_address: Bytes<32>,
+    /// Discriminator of this side of the last attempt to connect, if it was a client or a peer.
+    pub local_point: Bytes<64>,
+    /// Discriminator to which it asked for a connection.
+    pub remote_point: Bytes<64>,
+    /// 0.
+    pub reserved: Bytes<552>,
+    /// The latest events.
+    pub event: [Event; EVENTS],
+    /// 0.
+    pub unused: Bytes<2048>,
+}
+
+impl Vi {
+    /// A descriptor has been posted to a queue: 0, the send queue, or 1.
+    #[inline(always)]
+    pub fn posted(&self, queue: usize, posted: u32) {
+        self.hot.queues[queue]
+            .posted
+            .store(posted, Ordering::Relaxed);
+    }
+
+    /// A descriptor has been taken off.
+    #[inline(always)]
+    pub fn taken(&self, queue: usize, taken: u32) {
+        self.hot.queues[queue].taken.store(taken, Ordering::Relaxed);
+    }
+
+    /// The counters of a queue start here.
+    pub fn start(&self, queue: usize, counter: u32) {
+        self.posted(queue, counter);
+        self.taken(queue, counter);
+        for since in &self.since[queue] {
+            since.counter.set(counter);
+            since.count.set(0_u64);
+        }
+        self.completed[queue].set(0_u64);
+    }
+
+    /// Counts in full what the counters have counted, and what is complete. One thread at a time, which has the queue's lock.
+    pub fn count_up(&self, queue: usize, completed: u32) {
+        let hot = &self.hot.queues[queue];
+        let [posted, taken] = &self.since[queue];
+        for (since, now) in [(posted, &hot.posted), (taken, &hot.taken)] {
+            let now = now.load(Ordering::Relaxed);
+            let more = now.wrapping_sub(since.counter.get() as u32);
+            since.count.set(since.count.get().wrapping_add(more.into()));
+            since.counter.set(now);
+        }
+        let untaken = completed.wrapping_sub(taken.counter.get() as u32);
+        self.completed[queue].set(taken.count.get().wrapping_add(untaken.into()));
+    }
+
+    /// Records an event. One thread at a time.
+    pub fn happened(&self, time: u64, kind: u64, argument: u64) {
+        let number = self.events.get();
+        let place = &self.event[number as usize % EVENTS];
+        place.time.set(time);
+        place.kind.set(kind);
+        place.argument.set(argument);
+        self.events.publish(number.wrapping_add(1));
+    }
+
+    /// Empties the record of a slot for the next VI in it. The rings stay: their counts say what is of this VI.
+    pub fn clear(&self) {
+        self.handle.set(0_u64);
+        let words = [
+            &self.failed_send,
+            &self.failed_recv,
+            &self.errors,
+            &self.events,
+            &self.connections,
+            &self.peer,
+            &self.peer_pid,
+            &self.peer_vi,
+            &self.lengths,
+            &self.state_since,
+        ];
+        words.into_iter().for_each(|word| word.set(0_u64));
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Process>() == 4096);
+    assert!(size_of::<Nic>() == 256);
+    assert!(size_of::<Counter>() == 64);
+    assert!(size_of::<Cq>() == 64);
+    assert!(size_of::<Vi>() == 4096);
+    assert!(size_of::<Event>() == 32);
+    assert!(offset_of!(Vi, event) == 1024);
+    assert!(CQS_AT == 28 << 10 && VIS_AT == 92 << 10);
+    assert!(VIS_AT.is_multiple_of(4096));
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_cut_and_what_was_there_is_removed() {
+        let bytes = Bytes::<4>::default();
+        let text = |bytes: &Bytes<4>| -> Vec<u8> {
+            bytes
+                .0
+                .iter()
+                .map(|byte| byte.load(Ordering::Relaxed))
+                .collect()
+        };
+        bytes.set(b"abcdef");
+        assert_eq!(text(&bytes), b"abcd");
+        bytes.set(b"x");
+        assert_eq!(text(&bytes), b"x\0\0\0");
+    }
+
+    #[test]
+    fn a_sequence_is_odd_while_its_record_changes() {
+        let sequence = Sequence::default();
+        let now = |sequence: &Sequence| sequence.0.load(Ordering::Relaxed);
+        sequence.change(|| assert_eq!(now(&sequence), 1));
+        assert_eq!(now(&sequence), 2);
+        // A thread that ended within a change leaves it odd; the next change mends it.
+        sequence.0.store(5, Ordering::Relaxed);
+        sequence.change(|| assert_eq!(now(&sequence), 5));
+        assert_eq!(now(&sequence), 6);
+    }
+
+    #[test]
+    fn counters_that_wrap_count_on() {
+        // SAFETY: zeroes are a valid record.
+        let vi: Box<Vi> = unsafe { Box::new(std::mem::zeroed()) };
+        let start = u32::MAX - 1;
+        vi.start(1, start);
+        vi.posted(1, start.wrapping_add(5));
+        vi.taken(1, start.wrapping_add(3));
+        vi.count_up(1, start.wrapping_add(4));
+        let counts = |vi: &Vi| {
+            let [posted, taken] = &vi.since[1];
+            (posted.count.get(), taken.count.get(), vi.completed[1].get())
+        };
+        assert_eq!(counts(&vi), (5, 3, 4));
+        vi.posted(1, start.wrapping_add(9));
+        vi.count_up(1, start.wrapping_add(4));
+        assert_eq!(counts(&vi), (9, 3, 4));
+        vi.start(1, 7);
+        assert_eq!(counts(&vi), (0, 0, 0));
+    }
+}

@@ -1,0 +1,500 @@
+//! A file of pages as values.
+//!
+//! The file is bad input: its process may have been killed within any store, and another process of that user may have written
+//! anything. Every offset is a constant, every count is bounded, text is cut at its first zero, and `pread` of a file that was cut
+//! short is an error and no signal, which a mapping would give.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+
+use crate::layout::{self, COUNTERS, CQS, EVENTS, LAYOUT, MAGIC, NICS, VIS};
+use crate::record::Happened;
+
+/// Where pages are read from.
+pub trait Source {
+    /// Reads all of the buffer from this place on.
+    ///
+    /// # Errors
+    /// There is not so much, or the kernel's.
+    fn read(&self, buffer: &mut [u8], place: usize) -> io::Result<()>;
+}
+
+impl Source for File {
+    fn read(&self, buffer: &mut [u8], place: usize) -> io::Result<()> {
+        self.read_exact_at(buffer, place as u64)
+    }
+}
+
+impl Source for [u8] {
+    fn read(&self, buffer: &mut [u8], place: usize) -> io::Result<()> {
+        let end = place.checked_add(buffer.len());
+        let part = end.and_then(|end| self.get(place..end));
+        let part = part.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        buffer.copy_from_slice(part);
+        Ok(())
+    }
+}
+
+/// Why a file cannot be read.
+#[derive(Debug)]
+pub enum Unreadable {
+    /// The kernel says so.
+    Io(io::Error),
+    /// It has no pages, or its process has just made it.
+    NotPages,
+    /// It is of another version.
+    Layout(u64),
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unreadable::Io(error) => write!(f, "{error}"),
+            Unreadable::NotPages => f.write_str("it holds no pages of a process"),
+            Unreadable::Layout(found) => {
+                write!(
+                    f,
+                    "its pages have layout {found}; this program reads {LAYOUT}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl From<io::Error> for Unreadable {
+    fn from(error: io::Error) -> Self {
+        Unreadable::Io(error)
+    }
+}
+
+/// A record's bytes.
+struct Record<'a>(&'a [u8]);
+
+impl Record<'_> {
+    fn word(&self, at: usize) -> u64 {
+        let bytes = self
+            .0
+            .get(at..at + 8)
+            .and_then(|bytes| bytes.try_into().ok());
+        u64::from_ne_bytes(bytes.unwrap_or_default())
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> &[u8] {
+        self.0.get(at..at + length).unwrap_or_default()
+    }
+
+    fn text(&self, at: usize, room: usize) -> String {
+        let bytes = self.bytes(at, room);
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+}
+
+/// Reads a record whose sequence word is at `sequence`; a few times, if it changes meanwhile.
+fn settled(
+    source: &(impl Source + ?Sized),
+    buffer: &mut [u8],
+    place: usize,
+    sequence: usize,
+) -> io::Result<()> {
+    const TRIES: u32 = 4;
+    for _ in 0..TRIES {
+        source.read(buffer, place)?;
+        let before = Record(buffer).word(sequence);
+        let mut after = [0; 8];
+        source.read(&mut after, place + sequence)?;
+        if before.is_multiple_of(2) && before == u64::from_ne_bytes(after) {
+            break;
+        }
+    }
+    // A process that was killed within a change leaves it like this: what is there is shown.
+    Ok(())
+}
+
+/// The process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// See [`layout::Process`], for all of them.
+    pub pid: u64,
+    #[expect(missing_docs)]
+    pub pid_namespace: u64,
+    #[expect(missing_docs)]
+    pub start_ticks: u64,
+    #[expect(missing_docs)]
+    pub user: u64,
+    #[expect(missing_docs)]
+    pub opened: u64,
+    #[expect(missing_docs)]
+    pub opened_1970: u64,
+    #[expect(missing_docs)]
+    pub clock: u64,
+    #[expect(missing_docs)]
+    pub ended: u64,
+    #[expect(missing_docs)]
+    pub vis_left_out: u64,
+    #[expect(missing_docs)]
+    pub version: String,
+    #[expect(missing_docs)]
+    pub program: String,
+}
+
+/// A NIC handle, see [`layout::Nic`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub struct Nic {
+    pub handle: u64,
+    pub plugin: String,
+    pub device: String,
+    pub address: Vec<u8>,
+    pub address_form: u64,
+    pub transfer_max: u64,
+    pub vis_max: u64,
+    pub regions: u64,
+    pub region_bytes: u64,
+    pub tags: u64,
+    pub errors: u64,
+}
+
+/// A CQ, see [`layout::Cq`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub struct Cq {
+    pub handle: u64,
+    pub nic: u64,
+    pub capacity: u64,
+    pub added: u64,
+    pub taken: u64,
+    pub dropped: u64,
+    pub overflows: u64,
+    pub attached: u64,
+}
+
+impl Cq {
+    /// Entries in it.
+    pub fn depth(&self) -> u64 {
+        let left = self
+            .added
+            .wrapping_sub(self.taken)
+            .wrapping_sub(self.dropped);
+        // The words were not read at one instant.
+        if left > u64::MAX / 2 { 0 } else { left }
+    }
+}
+
+/// What was counted on a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub struct Counted {
+    pub posted: u64,
+    pub taken: u64,
+    pub completed: u64,
+    pub failed: u64,
+}
+
+impl Counted {
+    /// Descriptors on it: posted and not taken off.
+    pub fn depth(&self) -> u64 {
+        let left = self.posted.wrapping_sub(self.taken);
+        // The words were not read at one instant.
+        if left > u64::MAX / 2 { 0 } else { left }
+    }
+}
+
+/// An event, see [`layout::Event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub struct Event {
+    pub time: u64,
+    pub happened: Happened,
+}
+
+/// A VI, see [`layout::Vi`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub struct Vi {
+    pub slot: usize,
+    pub handle: u64,
+    pub nic: u64,
+    pub send_cq: u64,
+    pub recv_cq: u64,
+    pub number: u64,
+    pub state: u64,
+    pub state_since: u64,
+    pub level: u64,
+    pub transfer_max: u64,
+    pub tag: u64,
+    pub rdma: u64,
+    pub connections: u64,
+    pub peer: u64,
+    pub peer_pid: u64,
+    pub peer_vi: u64,
+    pub peer_address: Vec<u8>,
+    pub local_point: Vec<u8>,
+    pub remote_point: Vec<u8>,
+    pub send: Counted,
+    pub recv: Counted,
+    pub errors: u64,
+    pub event_count: u64,
+    /// The latest, the oldest first; empty unless asked for.
+    pub events: Vec<Event>,
+}
+
+/// All of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The process.
+    pub process: Process,
+    /// Its NIC handles.
+    pub nics: Vec<Nic>,
+    /// Its CQs.
+    pub cqs: Vec<Cq>,
+    /// Its VIs.
+    pub vis: Vec<Vi>,
+    /// Its counters: name and value.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// Reads what a file says of its process.
+///
+/// # Errors
+/// It is no file of pages.
+pub fn head(source: &(impl Source + ?Sized)) -> Result<Process, Unreadable> {
+    let mut page = vec![0; size_of::<layout::Process>()];
+    checked(source, &mut page).map(|head| process(&head))
+}
+
+/// Reads the first page, and checks what it is.
+fn checked<'a>(
+    source: &(impl Source + ?Sized),
+    page: &'a mut [u8],
+) -> Result<Record<'a>, Unreadable> {
+    source.read(page, 0)?;
+    let head = Record(page);
+    if head.word(offset_of!(layout::Process, magic)) != MAGIC {
+        return Err(Unreadable::NotPages);
+    }
+    match head.word(offset_of!(layout::Process, layout)) {
+        LAYOUT => Ok(head),
+        other => Err(Unreadable::Layout(other)),
+    }
+}
+
+impl Snapshot {
+    /// Reads a file; with the recorders, if wanted.
+    ///
+    /// # Errors
+    /// It is no file of pages, or too short for what it says.
+    pub fn read(source: &(impl Source + ?Sized), recorders: bool) -> Result<Snapshot, Unreadable> {
+        let mut page = vec![0; size_of::<layout::Process>()];
+        let head = checked(source, &mut page)?;
+        let bound = |at, most: usize| (head.word(at).min(most as u64)) as usize;
+        Ok(Snapshot {
+            process: process(&head),
+            nics: nics(source, bound(offset_of!(layout::Process, nic_bound), NICS))?,
+            cqs: cqs(source, bound(offset_of!(layout::Process, cq_bound), CQS))?,
+            vis: vis(
+                source,
+                bound(offset_of!(layout::Process, vi_bound), VIS),
+                recorders,
+            )?,
+            counters: counters(
+                source,
+                bound(offset_of!(layout::Process, counter_bound), COUNTERS),
+            )?,
+        })
+    }
+}
+
+fn process(head: &Record<'_>) -> Process {
+    Process {
+        pid: head.word(offset_of!(layout::Process, pid)),
+        pid_namespace: head.word(offset_of!(layout::Process, pid_namespace)),
+        start_ticks: head.word(offset_of!(layout::Process, start_ticks)),
+        user: head.word(offset_of!(layout::Process, user)),
+        opened: head.word(offset_of!(layout::Process, opened)),
+        opened_1970: head.word(offset_of!(layout::Process, opened_1970)),
+        clock: head.word(offset_of!(layout::Process, clock)),
+        ended: head.word(offset_of!(layout::Process, ended)),
+        vis_left_out: head.word(offset_of!(layout::Process, vis_left_out)),
+        version: head.text(offset_of!(layout::Process, version), 32),
+        program: head.text(offset_of!(layout::Process, program), 512),
+    }
+}
+
+fn nics(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<Nic>> {
+    let mut found = Vec::new();
+    let mut buffer = [0; size_of::<layout::Nic>()];
+    for slot in 0..bound {
+        let place = layout::NICS_AT + slot * buffer.len();
+        settled(
+            source,
+            &mut buffer,
+            place,
+            offset_of!(layout::Nic, sequence),
+        )?;
+        let nic = Record(&buffer);
+        let handle = nic.word(offset_of!(layout::Nic, handle));
+        if handle == 0 {
+            continue;
+        }
+        let address = nic.word(offset_of!(layout::Nic, address_bytes)).min(32) as usize;
+        found.push(Nic {
+            handle,
+            plugin: nic.text(offset_of!(layout::Nic, plugin), 24),
+            device: nic.text(offset_of!(layout::Nic, device), 64),
+            address: nic
+                .bytes(offset_of!(layout::Nic, address), address)
+                .to_vec(),
+            address_form: nic.word(offset_of!(layout::Nic, address_form)),
+            transfer_max: nic.word(offset_of!(layout::Nic, transfer_max)),
+            vis_max: nic.word(offset_of!(layout::Nic, vis_max)),
+            regions: nic.word(offset_of!(layout::Nic, regions)),
+            region_bytes: nic.word(offset_of!(layout::Nic, region_bytes)),
+            tags: nic.word(offset_of!(layout::Nic, tags)),
+            errors: nic.word(offset_of!(layout::Nic, errors)),
+        });
+    }
+    Ok(found)
+}
+
+fn cqs(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<Cq>> {
+    let mut buffer = vec![0; bound * size_of::<layout::Cq>()];
+    source.read(&mut buffer, layout::CQS_AT)?;
+    let cqs = buffer.chunks_exact(size_of::<layout::Cq>()).map(Record);
+    let cqs = cqs.map(|cq| Cq {
+        handle: cq.word(offset_of!(layout::Cq, handle)),
+        nic: cq.word(offset_of!(layout::Cq, nic)),
+        capacity: cq.word(offset_of!(layout::Cq, capacity)),
+        added: cq.word(offset_of!(layout::Cq, added)),
+        taken: cq.word(offset_of!(layout::Cq, taken)),
+        dropped: cq.word(offset_of!(layout::Cq, dropped)),
+        overflows: cq.word(offset_of!(layout::Cq, overflows)),
+        attached: cq.word(offset_of!(layout::Cq, attached)),
+    });
+    Ok(cqs.filter(|cq| cq.handle != 0).collect())
+}
+
+fn counters(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<(String, u64)>> {
+    let mut buffer = vec![0; bound * size_of::<layout::Counter>()];
+    source.read(&mut buffer, layout::COUNTERS_AT)?;
+    let counters = buffer
+        .chunks_exact(size_of::<layout::Counter>())
+        .map(Record);
+    let counters = counters.map(|counter| {
+        let value = counter.word(offset_of!(layout::Counter, value));
+        (counter.text(offset_of!(layout::Counter, name), 56), value)
+    });
+    Ok(counters.filter(|(name, _)| !name.is_empty()).collect())
+}
+
+fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Result<Vec<Vi>> {
+    let mut found = Vec::new();
+    let bytes = if recorders {
+        size_of::<layout::Vi>()
+    } else {
+        offset_of!(layout::Vi, event)
+    };
+    let mut buffer = vec![0; bytes];
+    for slot in 0..bound {
+        let place = layout::VIS_AT + slot * size_of::<layout::Vi>();
+        settled(source, &mut buffer, place, offset_of!(layout::Vi, sequence))?;
+        let vi = Record(&buffer);
+        if vi.word(offset_of!(layout::Vi, handle)) != 0 {
+            found.push(of_vi(&vi, slot, recorders));
+        }
+    }
+    Ok(found)
+}
+
+fn of_vi(vi: &Record<'_>, slot: usize, recorders: bool) -> Vi {
+    let lengths = vi.word(offset_of!(layout::Vi, lengths));
+    let length = |number: u32, most: u64| (lengths >> (8 * number) & 0xFF).min(most) as usize;
+    let queue = |queue: usize, failed: usize| {
+        let hot = offset_of!(layout::Vi, hot.queues) + queue * size_of::<layout::Counted>();
+        let now = |at: usize| {
+            let bytes = vi.bytes(hot + at, 4).try_into();
+            u32::from_ne_bytes(bytes.unwrap_or_default())
+        };
+        let count = |number: usize, now: u32| {
+            let place = (2 * queue + number) * size_of::<layout::Since>();
+            let at = offset_of!(layout::Vi, since) + place;
+            let since = vi.word(at + offset_of!(layout::Since, counter)) as u32;
+            let count = vi.word(at + offset_of!(layout::Since, count));
+            count.wrapping_add(now.wrapping_sub(since).into())
+        };
+        let taken = count(1, now(offset_of!(layout::Counted, taken)));
+        let completed = vi.word(offset_of!(layout::Vi, completed) + 8 * queue);
+        Counted {
+            posted: count(0, now(offset_of!(layout::Counted, posted))),
+            taken,
+            completed: completed.max(taken),
+            failed: vi.word(failed),
+        }
+    };
+    let event_count = vi.word(offset_of!(layout::Vi, events));
+    Vi {
+        slot,
+        handle: vi.word(offset_of!(layout::Vi, handle)),
+        nic: vi.word(offset_of!(layout::Vi, nic)),
+        send_cq: vi.word(offset_of!(layout::Vi, send_cq)),
+        recv_cq: vi.word(offset_of!(layout::Vi, recv_cq)),
+        number: vi.word(offset_of!(layout::Vi, number)),
+        state: vi.word(offset_of!(layout::Vi, state)),
+        state_since: vi.word(offset_of!(layout::Vi, state_since)),
+        level: vi.word(offset_of!(layout::Vi, level)),
+        transfer_max: vi.word(offset_of!(layout::Vi, transfer_max)),
+        tag: vi.word(offset_of!(layout::Vi, tag)),
+        rdma: vi.word(offset_of!(layout::Vi, rdma)),
+        connections: vi.word(offset_of!(layout::Vi, connections)),
+        peer: vi.word(offset_of!(layout::Vi, peer)),
+        peer_pid: vi.word(offset_of!(layout::Vi, peer_pid)),
+        peer_vi: vi.word(offset_of!(layout::Vi, peer_vi)),
+        peer_address: vi
+            .bytes(offset_of!(layout::Vi, peer_address), length(0, 32))
+            .to_vec(),
+        local_point: vi
+            .bytes(offset_of!(layout::Vi, local_point), length(1, 64))
+            .to_vec(),
+        remote_point: vi
+            .bytes(offset_of!(layout::Vi, remote_point), length(2, 64))
+            .to_vec(),
+        send: queue(0, offset_of!(layout::Vi, failed_send)),
+        recv: queue(1, offset_of!(layout::Vi, failed_recv)),
+        errors: vi.word(offset_of!(layout::Vi, errors)),
+        event_count,
+        events: if recorders {
+            events(vi, event_count)
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+/// The numbers of the latest entries of a ring, the oldest first.
+fn latest(count: u64, room: usize) -> impl Iterator<Item = u64> {
+    count.saturating_sub(room as u64)..count
+}
+
+fn events(vi: &Record<'_>, count: u64) -> Vec<Event> {
+    let event = |number: u64| {
+        let place = number as usize % EVENTS * size_of::<layout::Event>();
+        let at = offset_of!(layout::Vi, event) + place;
+        let kind = vi.word(at + offset_of!(layout::Event, kind));
+        let argument = vi.word(at + offset_of!(layout::Event, argument));
+        Event {
+            time: vi.word(at + offset_of!(layout::Event, time)),
+            happened: Happened::of(kind, argument),
+        }
+    };
+    latest(count, EVENTS).map(event).collect()
+}
+
+#[cfg(test)]
+mod tests;

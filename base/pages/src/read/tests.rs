@@ -1,0 +1,154 @@
+use vipl_sys::random::nth;
+
+use super::*;
+use crate::layout::{BYTES, COUNTERS_AT, CQS_AT, NICS_AT, VIS_AT};
+
+/// Zeroed pages of a process, as the library writes them.
+struct Pages(Vec<u64>);
+
+impl Pages {
+    fn new() -> Pages {
+        let pages = Pages(vec![0; (BYTES + 4096) / 8]);
+        let process: &layout::Process = pages.at(0);
+        process.layout.set(LAYOUT);
+        process.pid.set(4711_u64);
+        process.program.set(b"/bin/program");
+        process.magic.publish(MAGIC);
+        pages
+    }
+
+    fn start(&self) -> usize {
+        self.0.as_ptr().align_offset(4096) * 8
+    }
+
+    fn at<T>(&self, place: usize) -> &T {
+        assert!(place + size_of::<T>() <= BYTES);
+        let first = self.0.as_ptr().cast::<u8>();
+        // SAFETY: inside, aligned, and zeroes are valid for every structure of the layout, which has atomic fields only.
+        unsafe { &*first.add(self.start() + place).cast() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: inside; nothing is written while the result is used.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(self.start()), BYTES) }
+    }
+
+    fn vi(&self, slot: usize) -> &layout::Vi {
+        self.at(VIS_AT + slot * size_of::<layout::Vi>())
+    }
+}
+
+#[test]
+fn what_a_process_publishes_is_read() {
+    let pages = Pages::new();
+    let process: &layout::Process = pages.at(0);
+    process.nic_bound.set(2_u64);
+    process.cq_bound.set(1_u64);
+    process.vi_bound.set(3_u64);
+    process.counter_bound.set(1_u64);
+    let nic: &layout::Nic = pages.at(NICS_AT + size_of::<layout::Nic>());
+    nic.sequence.change(|| {
+        nic.handle.set(77_u64);
+        nic.device.set(b"/dev/via_lo");
+        nic.address.set(&[1, 2, 3, 4, 5, 6]);
+        nic.address_bytes.set(6_u64);
+    });
+    let cq: &layout::Cq = pages.at(CQS_AT);
+    cq.handle.set(5_u64);
+    cq.added.set(9);
+    cq.taken.set(4);
+    cq.dropped.set(1_u64);
+    let counter: &layout::Counter = pages.at(COUNTERS_AT);
+    counter.name.set(b"sim.frames_sent");
+    counter.value.set(12_u64);
+    let vi = pages.vi(2);
+    vi.handle.set(8_u64);
+    vi.lengths.set(3_u64 << 16);
+    vi.remote_point.set(b"abc");
+    vi.start(0, u32::MAX);
+    vi.posted(0, 1);
+    vi.taken(0, 0);
+    for number in 0..40 {
+        let (kind, argument) = Happened::Connected(number).words();
+        vi.happened(number.into(), kind, argument);
+    }
+
+    let read = Snapshot::read(pages.bytes(), true).unwrap();
+    assert_eq!(
+        (read.process.pid, read.process.program.as_str()),
+        (4711, "/bin/program")
+    );
+    assert_eq!(read.nics.len(), 1);
+    assert_eq!(
+        (read.nics[0].handle, read.nics[0].device.as_str()),
+        (77, "/dev/via_lo")
+    );
+    assert_eq!(read.nics[0].address, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(read.cqs[0].depth(), 4);
+    assert_eq!(read.counters, [("sim.frames_sent".to_owned(), 12)]);
+    let vi = &read.vis[0];
+    assert_eq!((vi.slot, vi.send.depth(), vi.recv.depth()), (2, 1, 0));
+    assert_eq!(
+        (vi.send.posted, vi.send.taken, vi.send.completed),
+        (2, 1, 1)
+    );
+    assert_eq!(vi.remote_point, b"abc");
+    assert_eq!(vi.events.len(), EVENTS);
+    assert_eq!(vi.events[0].happened, Happened::Connected(8));
+    assert_eq!(vi.events[31].happened, Happened::Connected(39));
+    assert!(
+        Snapshot::read(pages.bytes(), false).unwrap().vis[0]
+            .events
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_file_that_is_no_pages_or_is_cut_short_is_an_error() {
+    let pages = Pages::new();
+    let process: &layout::Process = pages.at(0);
+    process.vi_bound.set(VIS as u64);
+    assert!(matches!(
+        Snapshot::read(&[][..], true),
+        Err(Unreadable::Io(_))
+    ));
+    assert!(matches!(
+        Snapshot::read(&pages.bytes()[..9000], true),
+        Err(Unreadable::Io(_))
+    ));
+    process.layout.set(LAYOUT + 1);
+    assert!(matches!(
+        Snapshot::read(pages.bytes(), true),
+        Err(Unreadable::Layout(2))
+    ));
+    process.magic.set(0_u64);
+    assert!(matches!(
+        Snapshot::read(pages.bytes(), true),
+        Err(Unreadable::NotPages)
+    ));
+}
+
+/// Whatever the words are, reading ends, and says something.
+#[test]
+fn any_content_can_be_read() {
+    let mut pages = Pages::new();
+    let first = pages.start() / 8;
+    for seed in 0..4 {
+        for (index, word) in pages.0[first..first + 24 * 4096 / 8].iter_mut().enumerate() {
+            *word = match seed {
+                0 => u64::MAX,
+                _ => nth(seed, index as u64),
+            };
+        }
+        pages.0[first] = MAGIC;
+        pages.0[first + 1] = LAYOUT;
+        let read = Snapshot::read(pages.bytes(), true).unwrap();
+        let words = pages.0[first + offset_of!(layout::Process, nic_bound) / 8];
+        assert!(words > NICS as u64 && read.nics.len() <= NICS && read.cqs.len() <= CQS);
+        for vi in &read.vis {
+            assert!(vi.peer_address.len() <= 32 && vi.remote_point.len() <= 64);
+            assert!(vi.events.len() <= EVENTS);
+            let _ = (vi.send.depth(), vi.recv.depth());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The model as JSON.
+
+use serde_json::{Map, Value, json};
+use vipl_pages::read::{Counted, Event};
+
+use crate::model::{Model, ProcessNow, ViNow};
+use crate::words;
+
+/// All of it.
+pub(crate) fn document(model: &Model) -> Value {
+    let unreadable = model.unreadable.iter();
+    json!({
+        "processes": model.processes.iter().map(|p| process(model, p)).collect::<Value>(),
+        "unreadable": unreadable
+            .map(|(path, why)| json!({"file": path.display().to_string(), "reason": why}))
+            .collect::<Value>(),
+        "agent": model.agent,
+        "devices": model.devices,
+    })
+}
+
+fn process(model: &Model, process: &ProcessNow) -> Value {
+    let pages = &process.seen.pages;
+    let about = &pages.process;
+    let nics = pages.nics.iter().map(|nic| {
+        json!({
+            "handle": nic.handle,
+            "device": nic.device,
+            "plugin": nic.plugin,
+            "address": words::host(&nic.address, nic.address_form == 1),
+            "regions": nic.regions,
+            "region_bytes": nic.region_bytes,
+            "tags": nic.tags,
+            "errors": nic.errors,
+        })
+    });
+    let cqs = pages.cqs.iter().map(|cq| {
+        json!({
+            "handle": cq.handle,
+            "nic": cq.nic,
+            "entries": cq.depth(),
+            "room": cq.capacity,
+            "added": cq.added,
+            "taken": cq.taken,
+            "queues": cq.attached,
+            "overflows": cq.overflows,
+        })
+    });
+    let counters = pages.counters.iter();
+    let counters = counters.map(|(name, value)| (name.clone(), json!(value)));
+    json!({
+        "pid": process.seen.pid,
+        "user": process.seen.user,
+        "runs": process.seen.runs,
+        "program": about.program,
+        "library": about.version,
+        "file": process.seen.path.display().to_string(),
+        "age_s": model.time.saturating_sub(about.opened) / 1_000_000_000,
+        "last_seen_s": model.time.saturating_sub(about.clock) / 1_000_000_000,
+        "called_exit": about.ended != 0,
+        "vis_left_out": about.vis_left_out,
+        "nics": nics.collect::<Value>(),
+        "cqs": cqs.collect::<Value>(),
+        "vis": process.vis.iter().map(|v| vi(model, v)).collect::<Value>(),
+        "counters": counters.collect::<Map<_, _>>(),
+    })
+}
+
+fn vi(model: &Model, vi: &ViNow) -> Value {
+    let page = &vi.page;
+    let queue = |counted: &Counted, age: Option<u64>| {
+        json!({
+            "posted": counted.posted,
+            "taken": counted.taken,
+            "completed": counted.completed,
+            "failed": counted.failed,
+            "depth": counted.depth(),
+            "oldest_ns": age,
+        })
+    };
+    json!({
+        "handle": page.handle,
+        "nic": page.nic,
+        "number": page.number,
+        "state": words::state(page.state),
+        "state_s": model.time.saturating_sub(page.state_since) / 1_000_000_000,
+        "level": words::level(page.level),
+        "transfer_max": page.transfer_max,
+        "connections": page.connections,
+        "peer": {
+            "kind": match page.peer { 1 => "process", 2 => "host", _ => "none" },
+            "pid": page.peer_pid,
+            "vi": page.peer_vi,
+            "address": words::host(&page.peer_address, vi.is_ip),
+            "local_discriminator": words::point(&page.local_point),
+            "remote_discriminator": words::point(&page.remote_point),
+        },
+        "send_cq": page.send_cq,
+        "recv_cq": page.recv_cq,
+        "send": queue(&page.send, vi.send_age),
+        "recv": queue(&page.recv, vi.recv_age),
+        "errors": page.errors,
+        "rates": vi.rates.map(|rates| json!({
+            "sent": rates.sent,
+            "received": rates.received,
+        })),
+        "events": page.events.iter().map(event).collect::<Value>(),
+    })
+}
+
+fn event(event: &Event) -> Value {
+    json!({
+        "time_ns": event.time,
+        "what": words::event(event.happened),
+    })
+}

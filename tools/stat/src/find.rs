@@ -1,0 +1,111 @@
+//! Finds the pages of processes and reads them.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use vipl_pages::folder::{self, Folder};
+use vipl_pages::{Snapshot, life};
+
+/// Files read in one folder; a user with more processes than these sees some of them.
+const FILES_MAX: usize = 4096;
+
+/// The pages of one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// Owner of the folder.
+    pub(crate) user: u32,
+    /// Whether the process still runs.
+    pub(crate) runs: bool,
+    /// Its number here, if it has one; otherwise its number in its own namespace.
+    pub(crate) pid: u64,
+    /// What it publishes.
+    pub(crate) pages: Snapshot,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) processes: Vec<Seen>,
+    /// Files that could not be read, and why.
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub(crate) enum Places {
+    /// The folders of this user, or for root of all users.
+    Usual,
+    /// This folder.
+    Folder(PathBuf),
+}
+
+fn user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
+}
+
+impl Places {
+    fn folders(&self) -> io::Result<Vec<Folder>> {
+        match self {
+            Places::Usual if user() == 0 => Ok(folder::of_all()),
+            Places::Usual => Ok(folder::of_user(user())),
+            Places::Folder(path) => {
+                use std::os::unix::fs::MetadataExt;
+                let owner = std::fs::metadata(path)?.uid();
+                Ok(vec![Folder::open(path, owner)?])
+            }
+        }
+    }
+
+    /// Reads all files, with the flight recorders if wanted.
+    ///
+    /// # Errors
+    /// The named folder cannot be used.
+    pub(crate) fn look(&self, recorders: bool) -> io::Result<Found> {
+        let mut found = Found::default();
+        for folder in self.folders()? {
+            let mut names = folder.names(FILES_MAX);
+            names.sort();
+            for name in names {
+                let path = folder.path().join(&name);
+                match read(&folder, &name, &path, recorders) {
+                    Ok(seen) => found.processes.push(seen),
+                    Err(why) => found.unreadable.push((path, why)),
+                }
+            }
+        }
+        found
+            .processes
+            .sort_by_key(|seen| (seen.pid, seen.path.clone()));
+        Ok(found)
+    }
+}
+
+fn read(folder: &Folder, name: &str, path: &Path, recorders: bool) -> Result<Seen, String> {
+    let file = folder.file(name).map_err(|why| why.to_string())?;
+    let pages = Snapshot::read(&file, recorders).map_err(|why| why.to_string())?;
+    let (pid, runs) = process(&file, &pages);
+    Ok(Seen {
+        path: path.to_owned(),
+        user: folder.user(),
+        runs,
+        pid,
+        pages,
+    })
+}
+
+/// The number of the process that has locked the file, as seen here, and whether it runs.
+fn process(file: &File, pages: &Snapshot) -> (u64, bool) {
+    let own = &pages.process;
+    match life::holder(file) {
+        Some(pid @ 1..) => (pid.into(), true),
+        Some(0) => (own.pid, true),
+        None => {
+            let runs = life::runs(file, own.pid, own.pid_namespace, own.start_ticks);
+            (own.pid, runs)
+        }
+    }
+}

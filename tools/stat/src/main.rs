@@ -1,0 +1,180 @@
+//! `vipstat`: what the processes of a host do with VIPL, from the pages that they publish.
+
+mod document;
+mod find;
+mod model;
+mod once;
+mod view;
+mod words;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use vipl_cli::{Generate, output};
+use vipl_sys::clock::{now_ns, sleep};
+use vipl_tools::{Error, Result, host, report};
+
+use crate::find::Places;
+use crate::model::{Model, Sampler};
+
+/// Shows what the processes of this host do with VIPL: NICs, VIs, completion queues, memory, errors. It reads what each process
+/// publishes and does not disturb it. A user sees its own processes, root all.
+#[derive(Parser, Debug)]
+#[command(name = "vipstat", version, max_term_width = 100)]
+struct Options {
+    /// Print everything once as text, and exit
+    #[arg(long)]
+    once: bool,
+
+    /// Print everything once as JSON, with the events of each VI
+    #[arg(long)]
+    json: bool,
+
+    /// Show what a process that has ended was doing, the latest or the one with this process id
+    #[arg(long, value_name = "PID", num_args = 0..=1)]
+    last: Option<Option<u64>>,
+
+    /// Show this process only
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u64>,
+
+    /// Show rows with this text only
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    filter: String,
+
+    /// Seconds between two looks; --once and --json then look twice, and show rates
+    #[arg(short, long, value_name = "SECONDS", value_parser = interval)]
+    interval: Option<Duration>,
+
+    /// Read the files in this folder, which the processes' setting `publish` names
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+
+    #[command(flatten)]
+    generate: Generate,
+}
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    match (0.05..=3600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("between 0.05 and 3600 seconds".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    vipl_tools::sys::end_with_the_reader();
+    let options = match output::parse::<Options>() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
+    if let Some(code) = options.generate.print::<Options>(1) {
+        return code;
+    }
+    match run(&options).and_then(|text| report::print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report::failed("vipstat", &error, options.json),
+    }
+}
+
+fn run(options: &Options) -> Result<String> {
+    let places = options.folder.clone().map_or(Places::Usual, Places::Folder);
+    let mut sampler = Sampler::new(places);
+    if let Some(pid) = options.last {
+        let model = ended(&mut sampler, pid.or(options.pid))?;
+        return Ok(if options.json {
+            format!("{:#}\n", document::document(&model))
+        } else {
+            once::last(&model, width())
+        });
+    }
+    if let Some(interval) = options.interval {
+        look(&mut sampler, options)?;
+        sleep(interval);
+    }
+    let mut model = look(&mut sampler, options)?;
+    surroundings(&mut model);
+    Ok(if options.json {
+        format!("{:#}\n", document::document(&model))
+    } else {
+        once::text(&model, width(), &options.filter)
+    })
+}
+
+fn look(sampler: &mut Sampler, options: &Options) -> Result<Model> {
+    let model = sampler.look(now_ns(), options.json, true);
+    let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
+    if let Some(pid) = options.pid {
+        model.processes.retain(|process| process.seen.pid == pid);
+    }
+    Ok(model)
+}
+
+/// The process that ended last, or the one with this number.
+fn ended(sampler: &mut Sampler, pid: Option<u64>) -> Result<Model> {
+    let model = sampler.look(now_ns(), true, false);
+    let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
+    model
+        .processes
+        .retain(|process| pid.is_none_or(|pid| process.seen.pid == pid));
+    let latest = model
+        .processes
+        .iter()
+        .map(|process| process.seen.pages.process.clock)
+        .max();
+    model
+        .processes
+        .retain(|process| Some(process.seen.pages.process.clock) == latest);
+    if model.processes.is_empty() {
+        return Err(Error::Usage(
+            "no process has left its pages: one that has closed its NICs leaves none, and those of the latest eight are kept"
+                .to_owned(),
+        ));
+    }
+    Ok(model)
+}
+
+/// What the library knows beside the processes: its agent and its devices.
+fn surroundings(model: &mut Model) {
+    if let Ok(library) = host::library() {
+        model.agent = host::describe(library, "budgets");
+        model.devices = host::describe(library, "devices");
+    }
+}
+
+/// The width of the terminal; without one, that of `COLUMNS`, or no limit.
+fn width() -> usize {
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let room = std::io::IsTerminal::is_terminal(&std::io::stdout())
+        .then(terminal_width)
+        .flatten();
+    room.or(columns).unwrap_or(usize::MAX)
+}
+
+fn terminal_width() -> Option<usize> {
+    // SAFETY: a structure of which all zero is a valid value, and room for it.
+    unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        let asked = libc::ioctl(1, libc::TIOCGWINSZ, &raw mut size);
+        (asked == 0 && size.ws_col > 0).then_some(size.ws_col.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+        assert!(interval("0.5").is_ok());
+        assert!(interval("0").is_err() && interval("nan").is_err() && interval("x").is_err());
+    }
+}

@@ -1,0 +1,337 @@
+//! What `vipstat` shows: the pages of all processes at one time, and what has changed since the time before.
+//!
+//! A page has counts; rates come from two looks at them. The age of the oldest descriptor is what this program has seen itself: for
+//! how long nothing has been taken off a queue that is not empty.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use vipl_pages::read::{Nic, Vi};
+
+use crate::find::{Found, Places, Seen};
+
+/// How an IP address is marked in a NIC's record: `VIPL_ADDRESS_IP` of `vipl_plugin.h`.
+const ADDRESS_IP: u64 = 1;
+
+/// What changed in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    pub(crate) sent: f64,
+    pub(crate) received: f64,
+}
+
+impl Rates {
+    fn add(&mut self, other: Rates) {
+        self.sent += other.sent;
+        self.received += other.received;
+    }
+}
+
+/// A VI with what its page does not tell.
+#[derive(Clone, Debug)]
+pub(crate) struct ViNow {
+    pub(crate) page: Vi,
+    /// None at the first look.
+    pub(crate) rates: Option<Rates>,
+    /// Age of the oldest descriptor on each queue, in nanoseconds; at least that.
+    pub(crate) send_age: Option<u64>,
+    pub(crate) recv_age: Option<u64>,
+    /// Whether addresses on its NIC are IP addresses.
+    pub(crate) is_ip: bool,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcessNow {
+    pub(crate) seen: Seen,
+    pub(crate) vis: Vec<ViNow>,
+}
+
+impl ProcessNow {
+    /// VIs that are connected.
+    pub(crate) fn connected(&self) -> usize {
+        self.vis.iter().filter(|vi| vi.page.state == 1).count()
+    }
+
+    /// All rates together; none at the first look.
+    pub(crate) fn rates(&self) -> Option<Rates> {
+        let mut sum = Rates::default();
+        for vi in &self.vis {
+            sum.add(vi.rates?);
+        }
+        (!self.vis.is_empty()).then_some(sum)
+    }
+
+    /// Descriptors taken off the send queues, and the receive queues.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        self.vis.iter().fold((0, 0), |sum, vi| {
+            let (sent, received) = (vi.page.send.taken, vi.page.recv.taken);
+            (sum.0.wrapping_add(sent), sum.1.wrapping_add(received))
+        })
+    }
+
+    /// Descriptors that failed, and asynchronous errors.
+    pub(crate) fn errors(&self) -> u64 {
+        let of_vi = |vi: &ViNow| vi.page.send.failed.wrapping_add(vi.page.recv.failed);
+        let failed = self.vis.iter().map(of_vi).fold(0, u64::wrapping_add);
+        let raised = self.seen.pages.nics.iter().map(|nic| nic.errors);
+        raised.fold(failed, u64::wrapping_add)
+    }
+
+    /// Bytes of registered memory.
+    pub(crate) fn registered(&self) -> u64 {
+        let bytes = self.seen.pages.nics.iter().map(|nic| nic.region_bytes);
+        bytes.fold(0, u64::wrapping_add)
+    }
+
+    /// The NIC of a handle.
+    pub(crate) fn nic(&self, handle: u64) -> Option<&Nic> {
+        self.seen.pages.nics.iter().find(|nic| nic.handle == handle)
+    }
+}
+
+/// Everything at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    /// Monotonic, in nanoseconds.
+    pub(crate) time: u64,
+    pub(crate) processes: Vec<ProcessNow>,
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
+    /// The agent's budgets, see `vipl_describe`.
+    pub(crate) agent: Option<Value>,
+    /// The devices of the host.
+    pub(crate) devices: Option<Value>,
+}
+
+/// What was seen of one queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    taken: u64,
+    /// Since when `taken` has not changed while the queue was not empty.
+    since: Option<u64>,
+}
+
+impl Queue {
+    fn look(&mut self, taken: u64, depth: u64, time: u64) -> Option<u64> {
+        if depth == 0 {
+            self.since = None;
+        } else if self.taken != taken || self.since.is_none() {
+            self.since = Some(time);
+        }
+        self.taken = taken;
+        self.since.map(|since| time.saturating_sub(since))
+    }
+}
+
+/// What the last look found of a VI.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    time: u64,
+    send: Queue,
+    recv: Queue,
+}
+
+/// Looks again and again.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    places: Places,
+    before: HashMap<(PathBuf, u64), Before>,
+}
+
+impl Sampler {
+    pub(crate) fn new(places: Places) -> Self {
+        Self {
+            places,
+            before: HashMap::new(),
+        }
+    }
+
+    /// Looks at this time: at processes that run, or else at those that have ended.
+    ///
+    /// # Errors
+    /// The named folder cannot be used.
+    pub(crate) fn look(&mut self, time: u64, recorders: bool, running: bool) -> io::Result<Model> {
+        let mut found = self.places.look(recorders)?;
+        found.processes.retain(|seen| seen.runs == running);
+        Ok(self.take(time, found))
+    }
+
+    /// Compares what was found with what was found before.
+    pub(crate) fn take(&mut self, time: u64, found: Found) -> Model {
+        let mut after = HashMap::new();
+        let mut processes = Vec::new();
+        for mut seen in found.processes {
+            let pages = std::mem::take(&mut seen.pages.vis).into_iter();
+            let is_ip = |handle| {
+                let nic = seen.pages.nics.iter().find(|nic| nic.handle == handle);
+                nic.is_some_and(|nic| nic.address_form == ADDRESS_IP)
+            };
+            let vis = pages.map(|page| {
+                let name = (seen.path.clone(), page.handle);
+                let (now, before) = self.compare(&name, &page, time);
+                after.insert(name, before);
+                ViNow {
+                    is_ip: is_ip(page.nic),
+                    page,
+                    ..now
+                }
+            });
+            let vis = vis.collect();
+            processes.push(ProcessNow { seen, vis });
+        }
+        self.before = after;
+        Model {
+            time,
+            processes,
+            unreadable: found.unreadable,
+            agent: None,
+            devices: None,
+        }
+    }
+
+    fn compare(&self, name: &(PathBuf, u64), page: &Vi, time: u64) -> (ViNow, Before) {
+        let known = self.before.get(name).copied();
+        let rates = known.map(|known| {
+            let seconds = time.saturating_sub(known.time).max(1) as f64 / 1e9;
+            let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+            Rates {
+                sent: rate(page.send.taken, known.send.taken),
+                received: rate(page.recv.taken, known.recv.taken),
+            }
+        });
+        let mut before = known.unwrap_or_default();
+        before.time = time;
+        let send_age = before.send.look(page.send.taken, page.send.depth(), time);
+        let recv_age = before.recv.look(page.recv.taken, page.recv.depth(), time);
+        let now = ViNow {
+            page: Vi::default(),
+            rates,
+            send_age,
+            recv_age,
+            is_ip: false,
+        };
+        (now, before)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use vipl_pages::Snapshot;
+    use vipl_pages::read::{Counted, Cq, Process};
+
+    use super::*;
+
+    fn counted(taken: u64, depth: u64) -> Counted {
+        Counted {
+            posted: taken + depth,
+            taken,
+            completed: taken,
+            failed: 0,
+        }
+    }
+
+    /// A process with one connected VI that has sent so many messages, and received twice as many.
+    pub(crate) fn seen(pid: u64, messages: u64) -> Seen {
+        let vi = Vi {
+            handle: 0x200_0000 + pid,
+            nic: 0x100_0000,
+            number: 3,
+            state: 1,
+            level: 2,
+            transfer_max: 65_536,
+            connections: 1,
+            peer: 1,
+            peer_pid: 4712,
+            peer_vi: 7,
+            send: counted(messages, 2),
+            recv: counted(2 * messages, 16),
+            ..Vi::default()
+        };
+        let nic = Nic {
+            handle: 0x100_0000,
+            plugin: "loopback".to_owned(),
+            device: "via_lo".to_owned(),
+            address: vec![2, 0x56, 0x49, 0x4c, 0, 0],
+            transfer_max: 65_536,
+            vis_max: 16_384,
+            regions: 2,
+            region_bytes: 3 << 20,
+            tags: 1,
+            ..Nic::default()
+        };
+        let cq = Cq {
+            handle: 0x300_0000,
+            nic: 0x100_0000,
+            capacity: 128,
+            added: 30,
+            taken: 25,
+            attached: 2,
+            ..Cq::default()
+        };
+        Seen {
+            path: PathBuf::from(format!("/run/user/1000/vipl/{pid}-00000000000000ab.pages")),
+            user: 1000,
+            runs: true,
+            pid,
+            pages: Snapshot {
+                process: Process {
+                    pid,
+                    user: 1000,
+                    version: "0.1.0".to_owned(),
+                    program: format!("/opt/app/server{pid}"),
+                    ..Process::default()
+                },
+                nics: vec![nic],
+                cqs: vec![cq],
+                vis: vec![vi],
+                counters: vec![("loopback.ring_copy_bytes".to_owned(), 4096)],
+            },
+        }
+    }
+
+    pub(crate) fn model(samples: &[(u64, Vec<Seen>)]) -> Model {
+        let mut sampler = Sampler::new(Places::Usual);
+        let mut model = Model::default();
+        for (time, processes) in samples {
+            let found = Found {
+                processes: processes.clone(),
+                unreadable: Vec::new(),
+            };
+            model = sampler.take(*time, found);
+        }
+        model
+    }
+
+    #[test]
+    fn two_looks_give_rates() {
+        let second = 1_000_000_000;
+        let first = model(&[(second, vec![seen(1, 100)])]);
+        assert_eq!(first.processes[0].rates(), None);
+        let both = model(&[
+            (second, vec![seen(1, 100)]),
+            (3 * second, vec![seen(1, 300)]),
+        ]);
+        let rates = both.processes[0].rates().unwrap();
+        assert_eq!((rates.sent, rates.received), (100.0, 200.0));
+        assert_eq!(both.processes[0].totals().0, 300);
+        // Another process under the same number has another file.
+        let mut other = seen(1, 900);
+        other.path = PathBuf::from("/other");
+        let model = model(&[(second, vec![seen(1, 100)]), (2 * second, vec![other])]);
+        assert_eq!(model.processes[0].rates(), None);
+    }
+
+    #[test]
+    fn a_queue_ages_while_nothing_is_taken_off() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.look(0, 0, 10), None);
+        assert_eq!(queue.look(0, 1, 20), Some(0));
+        assert_eq!(queue.look(0, 2, 50), Some(30));
+        assert_eq!(queue.look(1, 1, 60), Some(0));
+        assert_eq!(queue.look(1, 1, 65), Some(5));
+        assert_eq!(queue.look(2, 0, 70), None);
+        assert_eq!(queue.look(2, 1, 80), Some(0));
+    }
+}

@@ -1,0 +1,455 @@
+//! Tables of a model.
+
+#![allow(dead_code, reason = "the screen that uses the rest comes next")]
+
+use vipl_sys::text::one_line;
+
+use crate::model::{Model, ProcessNow, Rates, ViNow};
+use crate::words;
+
+/// A cell: its text, and the number by which it is sorted, if it is one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) number: Option<f64>,
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    pub(crate) heading: &'static str,
+    /// Aligned to the left.
+    pub(crate) left: bool,
+    /// On a narrow screen the column with the highest number goes first.
+    pub(crate) rank: u8,
+}
+
+/// What a row is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Process(std::path::PathBuf),
+    Vi(std::path::PathBuf, u64),
+    Other,
+}
+
+/// A row.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) subject: Subject,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+}
+
+fn text(text: impl Into<String>) -> Cell {
+    let text = text.into();
+    Cell {
+        text: one_line(&text).into_owned(),
+        number: None,
+    }
+}
+
+fn number(value: u64) -> Cell {
+    Cell {
+        text: value.to_string(),
+        number: Some(value as f64),
+    }
+}
+
+fn short(value: f64, words: fn(f64) -> String) -> Cell {
+    Cell {
+        text: words(value),
+        number: Some(value),
+    }
+}
+
+/// A rate, or nothing at the first look.
+fn rate(rates: Option<Rates>, of: fn(Rates) -> f64, words: fn(f64) -> String) -> Cell {
+    rates.map_or_else(|| text("-"), |rates| short(of(rates), words))
+}
+
+fn age(nanoseconds: Option<u64>) -> Cell {
+    Cell {
+        text: nanoseconds.map(words::time).unwrap_or_default(),
+        number: Some(nanoseconds.unwrap_or(0) as f64),
+    }
+}
+
+const fn left(heading: &'static str, rank: u8) -> Column {
+    Column {
+        heading,
+        left: true,
+        rank,
+    }
+}
+
+const fn right(heading: &'static str, rank: u8) -> Column {
+    Column {
+        heading,
+        left: false,
+        rank,
+    }
+}
+
+impl View {
+    /// The processes.
+    pub(crate) fn processes(model: &Model) -> View {
+        let columns = vec![
+            right("pid", 0),
+            left("program", 0),
+            right("user", 7),
+            right("NICs", 8),
+            right("VIs", 4),
+            right("conn", 3),
+            right("sent/s", 1),
+            right("recv/s", 1),
+            right("sent", 9),
+            right("recv", 9),
+            right("errors", 5),
+            right("memory", 6),
+        ];
+        let row = |process: &ProcessNow| {
+            let (rates, (sent, received)) = (process.rates(), process.totals());
+            let pages = &process.seen.pages;
+            Row {
+                subject: Subject::Process(process.seen.path.clone()),
+                cells: vec![
+                    number(process.seen.pid),
+                    text(words::program(&pages.process.program)),
+                    number(process.seen.user.into()),
+                    number(pages.nics.len() as u64),
+                    number((process.vis.len() as u64).wrapping_add(pages.process.vis_left_out)),
+                    number(process.connected() as u64),
+                    rate(rates, |r| r.sent, words::count),
+                    rate(rates, |r| r.received, words::count),
+                    short(sent as f64, words::count),
+                    short(received as f64, words::count),
+                    number(process.errors()),
+                    short(process.registered() as f64, words::bytes),
+                ],
+            }
+        };
+        View {
+            columns,
+            rows: model.processes.iter().map(row).collect(),
+        }
+    }
+
+    /// The VIs.
+    pub(crate) fn vis(model: &Model) -> View {
+        let columns = vec![
+            right("pid", 1),
+            right("VI", 0),
+            left("state", 0),
+            left("peer", 3),
+            left("level", 8),
+            right("sent/s", 2),
+            right("recv/s", 2),
+            right("sent", 6),
+            right("recv", 6),
+            right("on SQ", 5),
+            right("oldest", 5),
+            right("on RQ", 7),
+            right("errors", 7),
+        ];
+        let row = |process: &ProcessNow, vi: &ViNow| {
+            let page = &vi.page;
+            let failed = page.send.failed.wrapping_add(page.recv.failed);
+            Row {
+                subject: Subject::Vi(process.seen.path.clone(), page.handle),
+                cells: vec![
+                    number(process.seen.pid),
+                    number(page.number),
+                    text(words::state(page.state)),
+                    text(words::peer(page, vi.is_ip)),
+                    text(words::level(page.level)),
+                    rate(vi.rates, |r| r.sent, words::count),
+                    rate(vi.rates, |r| r.received, words::count),
+                    short(page.send.taken as f64, words::count),
+                    short(page.recv.taken as f64, words::count),
+                    number(page.send.depth()),
+                    age(vi.send_age),
+                    number(page.recv.depth()),
+                    number(failed.wrapping_add(page.errors)),
+                ],
+            }
+        };
+        let processes = model.processes.iter();
+        let rows = processes.flat_map(|process| process.vis.iter().map(move |vi| row(process, vi)));
+        View {
+            columns,
+            rows: rows.collect(),
+        }
+    }
+
+    /// The NIC handles, with their memory.
+    pub(crate) fn nics(model: &Model) -> View {
+        let columns = vec![
+            right("pid", 0),
+            left("device", 0),
+            left("plug-in", 2),
+            left("address", 3),
+            right("VIs", 1),
+            right("regions", 4),
+            right("memory", 1),
+            right("tags", 5),
+            right("errors", 2),
+        ];
+        let mut rows = Vec::new();
+        for process in &model.processes {
+            for nic in &process.seen.pages.nics {
+                let vis = process.vis.iter().filter(|vi| vi.page.nic == nic.handle);
+                let cells = vec![
+                    number(process.seen.pid),
+                    text(&*nic.device),
+                    text(&*nic.plugin),
+                    text(words::host(&nic.address, nic.address_form == 1)),
+                    number(vis.count() as u64),
+                    number(nic.regions),
+                    short(nic.region_bytes as f64, words::bytes),
+                    number(nic.tags),
+                    number(nic.errors),
+                ];
+                rows.push(Row {
+                    subject: Subject::Process(process.seen.path.clone()),
+                    cells,
+                });
+            }
+        }
+        View { columns, rows }
+    }
+
+    /// The CQs.
+    pub(crate) fn cqs(model: &Model) -> View {
+        let columns = vec![
+            right("pid", 0),
+            left("device", 2),
+            right("entries", 0),
+            right("room", 0),
+            right("added", 1),
+            right("queues", 2),
+            right("overflows", 1),
+            right("CQ", 3),
+        ];
+        let mut rows = Vec::new();
+        for process in &model.processes {
+            for cq in &process.seen.pages.cqs {
+                let device = process.nic(cq.nic).map_or("?", |nic| &nic.device);
+                let cells = vec![
+                    number(process.seen.pid),
+                    text(device),
+                    number(cq.depth()),
+                    number(cq.capacity),
+                    short(cq.added as f64, words::count),
+                    number(cq.attached),
+                    number(cq.overflows),
+                    text(format!("{:#x}", cq.handle)),
+                ];
+                rows.push(Row {
+                    subject: Subject::Process(process.seen.path.clone()),
+                    cells,
+                });
+            }
+        }
+        View { columns, rows }
+    }
+
+    /// The counters of plug-ins that are not 0.
+    pub(crate) fn counters(model: &Model) -> View {
+        let columns = vec![right("pid", 1), left("counter", 0), right("value", 0)];
+        let mut rows = Vec::new();
+        for process in &model.processes {
+            for (name, value) in process
+                .seen
+                .pages
+                .counters
+                .iter()
+                .filter(|(_, value)| *value > 0)
+            {
+                rows.push(Row {
+                    subject: Subject::Process(process.seen.path.clone()),
+                    cells: vec![number(process.seen.pid), text(&**name), number(*value)],
+                });
+            }
+        }
+        View { columns, rows }
+    }
+
+    /// The agent's budgets of this user.
+    pub(crate) fn budgets(model: &Model) -> View {
+        let columns = vec![left("budget", 0), right("used", 0), right("limit", 1)];
+        let lines = model
+            .agent
+            .iter()
+            .flat_map(|agent| agent["budgets"].as_array());
+        let rows = lines.flatten().map(|line| Row {
+            subject: Subject::Other,
+            cells: vec![
+                text(line["name"].as_str().unwrap_or_default()),
+                number(line["used"].as_u64().unwrap_or(0)),
+                number(line["limit"].as_u64().unwrap_or(0)),
+            ],
+        });
+        View {
+            columns,
+            rows: rows.collect(),
+        }
+    }
+
+    /// The devices that the library names, and the network interfaces.
+    pub(crate) fn devices(model: &Model) -> View {
+        let columns = vec![left("device", 0), left("plug-in", 0), left("about", 1)];
+        let devices = model.devices.iter().flat_map(|devices| devices.as_array());
+        let rows = devices.flatten().map(|device| Row {
+            subject: Subject::Other,
+            cells: ["name", "plugin", "about"]
+                .map(|field| text(device[field].as_str().unwrap_or_default()))
+                .to_vec(),
+        });
+        View {
+            columns,
+            rows: rows.collect(),
+        }
+    }
+
+    /// Only rows that have this text in a cell.
+    pub(crate) fn filter(&mut self, wanted: &str) {
+        let wanted = wanted.to_lowercase();
+        let has = |cell: &Cell| cell.text.to_lowercase().contains(&wanted);
+        self.rows
+            .retain(|row| wanted.is_empty() || row.cells.iter().any(has));
+    }
+
+    /// Sorts by a column: numbers from the largest, texts from the first; or the other way. Equal rows keep their order.
+    pub(crate) fn sort(&mut self, column: usize, reversed: bool) {
+        self.rows.sort_by(|a, b| {
+            let (Some(a), Some(b)) = (a.cells.get(column), b.cells.get(column)) else {
+                return std::cmp::Ordering::Equal;
+            };
+            let order = match (a.number, b.number) {
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                (a_number, b_number) if a_number.is_some() != b_number.is_some() => {
+                    b_number.is_some().cmp(&a_number.is_some())
+                }
+                _ => a.text.cmp(&b.text),
+            };
+            if reversed { order.reverse() } else { order }
+        });
+    }
+
+    /// The width of each column.
+    pub(crate) fn widths(&self) -> Vec<usize> {
+        let width = |(place, column): (usize, &Column)| {
+            let cells = self.rows.iter().filter_map(|row| row.cells.get(place));
+            let cells = cells.map(|cell| cell.text.chars().count());
+            cells
+                .max()
+                .unwrap_or(0)
+                .max(column.heading.trim_end().chars().count())
+        };
+        self.columns.iter().enumerate().map(width).collect()
+    }
+
+    /// The columns that fit into a width, with one space or more between them; the others go by their rank.
+    pub(crate) fn fitting(&self, width: usize) -> Vec<usize> {
+        let widths = self.widths();
+        let mut kept: Vec<usize> = (0..self.columns.len()).collect();
+        let needed = |kept: &[usize]| kept.iter().map(|place| widths[*place] + 2).sum::<usize>();
+        while kept.len() > 1 && needed(&kept).saturating_sub(2) > width {
+            let last = kept.iter().rposition(|place| {
+                let rank = self.columns[*place].rank;
+                kept.iter().all(|other| self.columns[*other].rank <= rank)
+            });
+            kept.remove(last.unwrap_or(kept.len() - 1));
+        }
+        kept
+    }
+
+    /// A table in text, no wider than `width` if its columns can be divided.
+    pub(crate) fn text(&self, width: usize, repeated: usize) -> String {
+        let headings = self.columns.iter().map(|column| {
+            let mark = if column.left { "<" } else { "" };
+            format!("{mark}{}", column.heading.trim_end())
+        });
+        let headings: Vec<String> = headings.collect();
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        let mut table = vipl_tools::report::Table::new(&headings);
+        for row in &self.rows {
+            table.row(row.cells.iter().map(|cell| cell.text.clone()).collect());
+        }
+        table.fitted(width, repeated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::{model, seen};
+
+    fn sample() -> Model {
+        model(&[
+            (1_000_000_000, vec![seen(10, 100), seen(9, 0)]),
+            (2_000_000_000, vec![seen(10, 1100), seen(9, 5000)]),
+        ])
+    }
+
+    #[test]
+    fn rows_are_sorted_and_filtered() {
+        let mut view = View::processes(&sample());
+        let pids = |view: &View| -> Vec<String> {
+            view.rows
+                .iter()
+                .map(|row| row.cells[0].text.clone())
+                .collect()
+        };
+        view.sort(8, false);
+        assert_eq!(pids(&view), ["9", "10"]);
+        view.sort(8, true);
+        assert_eq!(pids(&view), ["10", "9"]);
+        view.sort(1, false);
+        assert_eq!(pids(&view), ["10", "9"], "server10 before server9");
+        view.filter("SERVER9");
+        assert_eq!(pids(&view), ["9"]);
+        view.filter("");
+        assert_eq!(view.rows.len(), 1);
+        view.filter("nothing has this");
+        assert!(view.rows.is_empty());
+    }
+
+    #[test]
+    fn narrow_screens_show_what_matters() {
+        let view = View::vis(&sample());
+        let names = |width| -> Vec<&str> {
+            let kept = view.fitting(width).into_iter();
+            kept.map(|place| view.columns[place].heading).collect()
+        };
+        assert_eq!(names(200).len(), view.columns.len());
+        assert_eq!(names(40), ["pid", "VI", "state", "sent/s", "recv/s"]);
+        assert!(names(80).contains(&"peer"), "{:?}", names(80));
+        assert_eq!(names(1).len(), 1);
+    }
+
+    #[test]
+    fn no_table_is_wider_than_its_room() {
+        let model = sample();
+        for view in [
+            View::processes(&model),
+            View::vis(&model),
+            View::nics(&model),
+            View::cqs(&model),
+        ] {
+            for width in [40, 80] {
+                let text = view.text(width, 1);
+                assert!(
+                    text.lines().all(|line| line.chars().count() <= width),
+                    "{text}"
+                );
+            }
+        }
+    }
+}

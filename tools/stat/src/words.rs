@@ -1,0 +1,191 @@
+//! What values are called.
+
+use vipl_abi::{
+    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
+};
+use vipl_client::{AsyncCode, host_socket, host_text};
+use vipl_pages::read::Vi;
+use vipl_pages::record::Happened;
+
+/// Name of a state of a VI.
+pub(crate) fn state(number: u64) -> String {
+    match number {
+        0 => "Idle".to_owned(),
+        1 => "Connected".to_owned(),
+        2 => "Connecting".to_owned(),
+        3 => "Error".to_owned(),
+        other => format!("state {other}"),
+    }
+}
+
+/// Name of a reliability level.
+pub(crate) fn level(bits: u64) -> &'static str {
+    match u16::try_from(bits).unwrap_or(0) {
+        VIP_SERVICE_UNRELIABLE => "unreliable",
+        VIP_SERVICE_RELIABLE_DELIVERY => "delivery",
+        VIP_SERVICE_RELIABLE_RECEPTION => "reception",
+        _ => "?",
+    }
+}
+
+/// A discriminator: its text, or hexadecimal.
+pub(crate) fn point(bytes: &[u8]) -> String {
+    let is_text = !bytes.is_empty() && bytes.iter().all(|byte| byte.is_ascii_graphic());
+    if is_text {
+        String::from_utf8_lossy(bytes).into_owned()
+    } else {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A host's address.
+pub(crate) fn host(bytes: &[u8], is_ip: bool) -> String {
+    let socket = is_ip.then(|| host_socket(bytes)).flatten();
+    socket.map_or_else(|| host_text(bytes), |socket| socket.to_string())
+}
+
+/// Who is at the other end of a VI.
+pub(crate) fn peer(vi: &Vi, is_ip: bool) -> String {
+    let host_text = |bytes: &[u8]| host(bytes, is_ip);
+    match vi.peer {
+        1 => format!("process {} VI {}", vi.peer_pid, vi.peer_vi),
+        2 => format!("host {}", host_text(&vi.peer_address)),
+        _ if vi.state == 2 && !vi.peer_address.is_empty() => {
+            format!(
+                "asks {} {}",
+                host_text(&vi.peer_address),
+                point(&vi.remote_point)
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// Name of an operation, as it stands in bits 16 to 18 of Status.
+pub(crate) fn operation(number: u32) -> &'static str {
+    match number {
+        0 => "send",
+        1 => "receive",
+        2 => "RDMA Write",
+        3 => "received RDMA Write",
+        4 => "RDMA Read",
+        _ => "unknown operation",
+    }
+}
+
+/// The errors in a Status.
+pub(crate) fn errors(status: u32) -> String {
+    const NAMES: [(u32, &str); 8] = [
+        (1 << 1, "FORMAT_ERROR"),
+        (1 << 2, "PROTECTION_ERROR"),
+        (1 << 3, "LENGTH_ERROR"),
+        (1 << 4, "PARTIAL_ERROR"),
+        (1 << 5, "DESC_FLUSHED_ERROR"),
+        (1 << 6, "TRANSPORT_ERROR"),
+        (1 << 7, "RDMA_PROT_ERROR"),
+        (1 << 8, "REMOTE_DESC_ERROR"),
+    ];
+    let found = NAMES.iter().filter(|(bit, _)| status & bit != 0);
+    let names: Vec<&str> = found.map(|(_, name)| *name).collect();
+    names.join("|")
+}
+
+/// An event in words.
+pub(crate) fn event(what: Happened) -> String {
+    match what {
+        Happened::Created => "created".to_owned(),
+        Happened::State(from, to) => format!("{} -> {}", state(from.into()), state(to.into())),
+        Happened::Requested => "asks for a connection".to_owned(),
+        Happened::Accepting => "accepts a client".to_owned(),
+        Happened::Connected(0) => "connected with another host".to_owned(),
+        Happened::Connected(process) => format!("connected with process {process}"),
+        Happened::NotConnected(_) => "no connection".to_owned(),
+        Happened::PeerEnded(true) => "the peer has disconnected".to_owned(),
+        Happened::PeerEnded(false) => "the peer has exited, or is unreachable".to_owned(),
+        Happened::Disconnected => "VipDisconnect".to_owned(),
+        Happened::Error(code, _) => AsyncCode::from(i32::try_from(code).unwrap_or(i32::MAX)).name(),
+        Happened::Failed(send, status) => {
+            let queue = if send { "send queue" } else { "receive queue" };
+            format!(
+                "{queue}: {} failed: {}",
+                operation(status >> 16 & 7),
+                errors(status)
+            )
+        }
+        Happened::Other(kind, argument) => format!("event {kind} ({argument:#x})"),
+    }
+}
+
+/// A number of bytes with a unit.
+pub(crate) fn bytes(number: f64) -> String {
+    scaled(number, 1024.0, &["", "K", "M", "G", "T", "P"])
+}
+
+/// A count with a unit.
+pub(crate) fn count(number: f64) -> String {
+    scaled(number, 1000.0, &["", "k", "M", "G", "T", "P"])
+}
+
+fn scaled(mut number: f64, base: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while number >= base * 0.9995 && unit + 1 < units.len() {
+        number /= base;
+        unit += 1;
+    }
+    let digits = match unit {
+        0 if number.fract() == 0.0 => 0,
+        _ if number < 9.995 => 2,
+        _ if number < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{number:.digits$}{}", units[unit])
+}
+
+/// A time in the largest unit that says something.
+pub(crate) fn time(nanoseconds: u64) -> String {
+    let seconds = nanoseconds as f64 / 1e9;
+    match seconds {
+        s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
+        s => format!("{:.0} d", s / 86_400.0),
+    }
+}
+
+/// Name of the program of a path.
+pub(crate) fn program(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        assert_eq!(count(0.0), "0");
+        assert_eq!(count(999.0), "999");
+        assert_eq!(count(1234.0), "1.23k");
+        assert_eq!(count(12_345_678.0), "12.3M");
+        assert_eq!(count(2.5), "2.50");
+        assert_eq!(bytes(1024.0), "1.00K");
+        assert_eq!(bytes(300.0 * 1024.0 * 1024.0), "300M");
+        assert_eq!(count(f64::MAX).chars().last(), Some('P'));
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        let texts = [5_000, 5_000_000, 5_000_000_000, 600_000_000_000, u64::MAX].map(time);
+        assert_eq!(texts, ["5 µs", "5 ms", "5.0 s", "10 min", "213504 d"]);
+    }
+
+    #[test]
+    fn a_point_is_text_or_hexadecimal() {
+        assert_eq!(point(b"abc"), "abc");
+        assert_eq!(point(&[0, 255]), "00ff");
+        assert_eq!(point(b"a\x1b[2J"), "611b5b324a");
+        assert_eq!(errors(0x0001_0021), "DESC_FLUSHED_ERROR");
+    }
+}

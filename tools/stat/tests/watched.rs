@@ -1,0 +1,319 @@
+//! `vipstat` beside two C programs that exchange messages: what it shows while they run, and after they were killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+use vipl_ctest::{
+    Program, end_with_parent, fails_without_output, help_fits, library_dir, skip, source, tool,
+    with_library, work_dir,
+};
+
+const VIPSTAT: &str = env!("CARGO_BIN_EXE_vipstat");
+const MESSAGES: u64 = 137;
+
+/// The two processes, in a folder of their own.
+struct Watched {
+    folder: tempfile::TempDir,
+    child: Child,
+    output: BufReader<ChildStdout>,
+    pids: [i32; 2],
+}
+
+fn program() -> PathBuf {
+    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let make = || {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/watched.c");
+        let output = work_dir()
+            .join("stat")
+            .join(format!("watched-{}", std::process::id()));
+        Program::new(own)
+            .flag("-I")
+            .flag(source("programs"))
+            .linked_in(library_dir())
+            .build(&output)
+    };
+    ONCE.get_or_init(make).clone()
+}
+
+/// A folder in memory that is closed to others.
+fn folder() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir_in("/dev/shm");
+    let folder = folder
+        .inspect_err(|error| skip(&format!("/dev/shm: {error}")))
+        .ok()?;
+    let closed = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(folder.path(), closed).expect("a mode");
+    Some(folder)
+}
+
+impl Watched {
+    fn start() -> Option<Watched> {
+        let folder = folder()?;
+        let mut command = Command::new(program());
+        with_library(&mut command);
+        command
+            .env("VIPL_PUBLISH", folder.path())
+            .env("WATCHED_MESSAGES", MESSAGES.to_string())
+            .args(["-d", "loopback:"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        end_with_parent(&mut command);
+        let mut child = command.spawn().expect("the program");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut watched = Watched {
+            folder,
+            child,
+            output,
+            pids: [0; 2],
+        };
+        for _ in 0..2 {
+            let line = watched.line();
+            let words: Vec<i32> = line
+                .split(' ')
+                .filter_map(|word| word.trim().parse().ok())
+                .collect();
+            assert!(line.starts_with("ready ") && words.len() == 2, "{line:?}");
+            watched.pids[words[0] as usize] = words[1];
+        }
+        Some(watched)
+    }
+
+    /// The next line that begins with `ready`, or the end.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let bytes = self
+                .output
+                .read_line(&mut line)
+                .expect("the program's output");
+            if bytes == 0 || line.starts_with("ready") {
+                return line;
+            }
+        }
+    }
+
+    fn vipstat(&self, arguments: &[&str]) -> (bool, String, String) {
+        vipstat_in(self.folder.path(), arguments)
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (done, stdout, stderr) = self.vipstat(&[arguments, &["--json"]].concat());
+        assert!(done, "{stdout}{stderr}");
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    }
+
+    fn process<'a>(&self, document: &'a Value, side: usize) -> &'a Value {
+        let list = document["processes"].as_array().expect("a list");
+        let found = list
+            .iter()
+            .find(|process| process["pid"] == self.pids[side]);
+        found.unwrap_or_else(|| panic!("no process {}: {document:#}", self.pids[side]))
+    }
+
+    fn kill(&mut self) {
+        for pid in self.pids {
+            // SAFETY: a process of this test.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        // The end of the output is the end of both.
+        assert_eq!(self.line(), "");
+        self.child.wait().expect("its end");
+    }
+}
+
+fn vipstat_in(folder: &Path, arguments: &[&str]) -> (bool, String, String) {
+    let folder = folder.to_str().expect("a path");
+    let mut command = tool(VIPSTAT, &[arguments, &["--folder", folder]].concat());
+    let output = command.env("VIPL_AGENT", "off").output().expect("vipstat");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.success(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn counts_are_exact() {
+    let Some(mut watched) = Watched::start() else {
+        return;
+    };
+    let document = watched.json(&[]);
+    let [sender, receiver] = [0, 1].map(|side| watched.process(&document, side));
+    for process in [sender, receiver] {
+        assert_eq!(process["runs"], true, "{process:#}");
+        assert_eq!(process["nics"][0]["plugin"], "loopback", "{process:#}");
+        assert_eq!(process["nics"][0]["regions"], 1, "{process:#}");
+        assert_eq!(process["nics"][0]["region_bytes"], 1 << 20, "{process:#}");
+        assert!(
+            process["program"]
+                .as_str()
+                .is_some_and(|path| path.contains("watched"))
+        );
+        let vi = &process["vis"][0];
+        assert_eq!(
+            (&vi["state"], &vi["level"]),
+            (&"Connected".into(), &"delivery".into())
+        );
+        assert_eq!(vi["peer"]["kind"], "process", "{vi:#}");
+    }
+    let (sends, receives) = (&sender["vis"][0]["send"], &receiver["vis"][0]["recv"]);
+    assert_eq!(sends["posted"], MESSAGES, "{sender:#}");
+    assert_eq!(sends["taken"], MESSAGES, "{sender:#}");
+    assert_eq!(sends["depth"], 0, "{sender:#}");
+    assert_eq!(receives["posted"], MESSAGES + 1, "{receiver:#}");
+    assert_eq!(receives["taken"], MESSAGES, "{receiver:#}");
+    assert_eq!(receives["depth"], 1, "{receiver:#}");
+    assert_eq!(receiver["cqs"][0]["added"], MESSAGES, "{receiver:#}");
+    assert_eq!(receiver["cqs"][0]["entries"], 0, "{receiver:#}");
+    assert_eq!(sender["vis"][0]["peer"]["pid"], watched.pids[1]);
+    assert_eq!(receiver["vis"][0]["peer"]["pid"], watched.pids[0]);
+    assert_eq!(receiver["vis"][0]["errors"], 0);
+
+    for columns in ["40", "80"] {
+        let mut command = tool(VIPSTAT, &["--once", "--folder"]);
+        command
+            .arg(watched.folder.path())
+            .env("COLUMNS", columns)
+            .env("VIPL_AGENT", "off");
+        let output = command.output().expect("vipstat");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            text.contains("Connected") && text.contains("loopback"),
+            "{text}"
+        );
+        // The longest name of a budget cannot be divided.
+        let width = columns.parse::<usize>().expect("a number").max(45);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= width),
+            "{text}"
+        );
+    }
+    let only = watched.json(&["--pid", &watched.pids[0].to_string()]);
+    assert_eq!(only["processes"].as_array().map(Vec::len), Some(1));
+    let none = watched.vipstat(&["--last"]);
+    assert!(
+        !none.0 && none.2.contains("no process has left its pages"),
+        "{none:?}"
+    );
+
+    // A program that ends in order leaves nothing.
+    drop(watched.child.stdin.take());
+    assert_eq!(watched.line(), "");
+    assert!(watched.child.wait().expect("its end").success());
+    assert_eq!(
+        fs::read_dir(watched.folder.path())
+            .expect("the folder")
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn the_last_events_of_a_killed_process_are_there() {
+    let Some(mut watched) = Watched::start() else {
+        return;
+    };
+    watched.kill();
+    assert_eq!(
+        watched.json(&[])["processes"].as_array().map(Vec::len),
+        Some(0)
+    );
+    let document = watched.json(&["--last", &watched.pids[1].to_string()]);
+    let receiver = watched.process(&document, 1);
+    assert_eq!(receiver["runs"], false, "{receiver:#}");
+    assert_eq!(receiver["called_exit"], false, "{receiver:#}");
+    assert_eq!(
+        receiver["vis"][0]["recv"]["taken"], MESSAGES,
+        "{receiver:#}"
+    );
+    let events = receiver["vis"][0]["events"].as_array().expect("a list");
+    let words: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["what"].as_str())
+        .collect();
+    let peer = format!("connected with process {}", watched.pids[0]);
+    assert!(
+        words.contains(&"created") && words.contains(&peer.as_str()),
+        "{words:?}"
+    );
+    let (done, text, _) = watched.vipstat(&["--last", &watched.pids[1].to_string()]);
+    assert!(
+        done && text.contains("was killed or crashed") && text.contains(&peer),
+        "{text}"
+    );
+    let (done, text, _) = watched.vipstat(&["--last"]);
+    assert!(done && text.contains("watched"), "{text}");
+}
+
+/// What is no file of a process is reported, and nothing else happens.
+#[test]
+fn hostile_files_are_reported_and_harmless() {
+    let Some(folder) = folder() else { return };
+    let path = |number: u64| folder.path().join(format!("1-{number:016x}.pages"));
+    fs::write(path(1), vec![0xFF; 100_000]).expect("a file");
+    fs::write(path(2), "").expect("a file");
+    symlink("/etc/passwd", path(3)).expect("a link");
+    let mut pages = vec![0xFF; 1 << 20];
+    pages[..8].copy_from_slice(b"VIPLPAGE");
+    pages[8..16].copy_from_slice(&1_u64.to_ne_bytes());
+    fs::write(path(4), &pages).expect("a file");
+    let mut terminal = vec![0; 1 << 20];
+    terminal[..8].copy_from_slice(b"VIPLPAGE");
+    terminal[8..16].copy_from_slice(&1_u64.to_ne_bytes());
+    let program = vipl_pages_program();
+    terminal[program..program + 8].copy_from_slice(b"\x1b[2J\nxyz");
+    fs::write(path(5), &terminal).expect("a file");
+    let owner = nothing_of_others(&path(6));
+    let (done, stdout, stderr) = vipstat_in(folder.path(), &["--once"]);
+    assert!(done, "{stdout}{stderr}");
+    let unreadable = stdout
+        .lines()
+        .filter(|line| line.starts_with("cannot read "))
+        .count();
+    assert_eq!(unreadable, 4 + usize::from(owner), "{stdout}");
+    assert!(!stdout.contains("root:"), "{stdout}");
+    let (done, stdout, stderr) = vipstat_in(folder.path(), &["--last"]);
+    assert!(done && !stdout.contains('\x1b'), "{stdout}{stderr}");
+    assert!(stdout.contains("\\u001b[2J\\nxyz"), "{stdout}");
+}
+
+/// A file that belongs to another user, if this user may make one.
+fn nothing_of_others(path: &Path) -> bool {
+    fs::write(path, "x").expect("a file");
+    let given = std::os::unix::fs::chown(path, Some(12_345), None).is_ok();
+    if !given {
+        fs::remove_file(path).expect("ours");
+    }
+    given
+}
+
+/// Where the program's path stands in a file.
+fn vipl_pages_program() -> usize {
+    std::mem::offset_of!(vipl_pages::layout::Process, program)
+}
+
+#[test]
+fn a_folder_that_is_open_to_others_is_refused() {
+    let Some(folder) = folder() else { return };
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).expect("a mode");
+    let (done, _, stderr) = vipstat_in(folder.path(), &["--once"]);
+    assert!(
+        !done && stderr.contains("cannot read the folder"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn help_fits_and_output_counts() {
+    help_fits(VIPSTAT);
+    fails_without_output(VIPSTAT, &["--once"]);
+    fails_without_output(VIPSTAT, &["--json"]);
+    fails_without_output(VIPSTAT, &["--generate", "man"]);
+}
