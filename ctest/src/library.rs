@@ -12,7 +12,7 @@ use crate::installed::Installed;
 const PLUGINS: [&str; 7] = ["loopback", "clan", "tulip", "gnic2", "ip", "sim", "verbs"];
 
 /// The layers that come with it.
-const LAYERS: [&str; 3] = ["trace", "validate", "fault"];
+const LAYERS: [&str; 4] = ["trace", "validate", "record", "fault"];
 
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {

@@ -380,7 +380,7 @@ fn the_table_of_findings_is_the_code() {
     let page = read("../docs/TROUBLESHOOTING.md");
     let rows: Vec<String> = page
         .lines()
-        .filter_map(|line| Some(line.strip_prefix("| VAL-")?.split(' ').next()?))
+        .filter_map(|line| line.strip_prefix("| VAL-")?.split(' ').next())
         .map(|number| format!("VAL-{number}"))
         .collect();
     assert_eq!(found, rows);
@@ -412,13 +412,32 @@ fn correct_programs_have_no_findings() {
     }
 }
 
+/// Each process has a file of its own, with a line for each call.
+#[test]
+fn programs_run_under_record() {
+    for name in PROGRAMS {
+        let dir = folder(&format!("record-{name}"));
+        under("record", name)
+            .env("VIPL_RECORD_FILE", dir.join("run"))
+            .pass();
+        let mut calls = 0;
+        for file in std::fs::read_dir(&dir).expect("the folder") {
+            let text = std::fs::read_to_string(file.expect("a file").path()).expect("a recording");
+            assert!(text.starts_with("vipl-record 1 "), "{name}: {text}");
+            calls += text.matches(" VipOpenNic VIP_SUCCESS ").count();
+        }
+        assert!(calls > 0, "{name}: no file with a call");
+    }
+}
+
 #[test]
 fn programs_run_under_all_layers() {
     let dir = folder("all");
     for (number, name) in PROGRAMS.iter().enumerate() {
-        let layers = ["trace,validate,fault", "fault,validate,trace"][number % 2];
+        let layers = ["trace,validate,record,fault", "fault,record,validate,trace"][number % 2];
         under(layers, name)
             .env("VIPL_TRACE_FILE", dir.join(name))
+            .env("VIPL_RECORD_FILE", dir.join("run"))
             .allow("VAL-")
             .pass();
     }

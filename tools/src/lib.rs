@@ -8,11 +8,12 @@
 //!   nic, region, descriptor, endpoint, cq     unowned descriptors of many VIs in one region
 //!   control, request, rendezvous, session, server  two processes that do something together
 //!   pingpong, blocks, arena, placement     measuring
+//!   replay                    a recorded run, again
 //!   why                       what keeps a device from working, or slows it
 //!   size, stats, patience, report, host, options, pin   helpers
 //! ```
 //!
-//! `unsafe` is confined to `sys`, `arena`, `nic`, `region`, `descriptor`, `endpoint` and `cq`.
+//! `unsafe` is confined to `sys`, `arena`, `nic`, `region`, `descriptor`, `endpoint`, `cq` and `replay::calls`.
 
 pub mod arena;
 pub mod blocks;
@@ -30,6 +31,7 @@ pub mod pingpong;
 pub mod placement;
 pub mod region;
 pub mod rendezvous;
+pub mod replay;
 pub mod report;
 pub mod request;
 pub mod server;

@@ -1,0 +1,190 @@
+//! Calls as words of a line. `docs/LAYERS.md` describes the format, which `vip_replay` reads.
+
+use std::fmt::Write;
+
+use vipl_abi::*;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::layer::{Argument, Call, Outcome, Posted, arguments, bytes, posted, read};
+use vipl_sys::crc;
+
+/// Longest text and most bytes of one message that are written.
+const TEXT_MAX: usize = 4096;
+const DATA_MAX: usize = 16 << 20;
+
+fn hexadecimal(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+/// The arguments; `done`: the function has written its outputs. Descriptors that are posted are written by [`descriptor`],
+/// before the call.
+pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut String) {
+    for (number, (name, kind)) in arguments(call.function()).iter().enumerate() {
+        let value = call.argument(number);
+        let at = value as usize;
+        let _ = write!(out, " {name}=");
+        match kind {
+            Argument::Text => text(value, out),
+            Argument::Net => address(value, out),
+            Argument::ViAttributes => vi_attributes(at, out),
+            Argument::MemAttributes => mem_attributes(at, out),
+            Argument::OutHandle if done => {
+                let found = read::<usize>(std::ptr::with_exposed_provenance(at));
+                let _ = write!(out, "{:#x}", found.unwrap_or(0));
+            }
+            Argument::OutMemory | Argument::OutNumber if done => {
+                let found = read::<u32>(std::ptr::with_exposed_provenance(at));
+                let _ = write!(out, "{:#x}", found.unwrap_or(0));
+            }
+            Argument::OutDescriptor if done => {
+                let receives = matches!(call.function(), VIPL_CALL_RECV_DONE | VIPL_CALL_RECV_WAIT);
+                completed(at, receives, out);
+            }
+            _ => {
+                let _ = write!(out, "{value:#x}");
+            }
+        }
+    }
+}
+
+fn text(at: u64, out: &mut String) {
+    if at == 0 {
+        out.push('-');
+        return;
+    }
+    let mut found = Vec::new();
+    let mut byte = [0];
+    while found.len() < TEXT_MAX && bytes(at + found.len() as u64, &mut byte) && byte[0] != 0 {
+        found.push(byte[0]);
+    }
+    hexadecimal(&found, out);
+}
+
+/// Host and discriminator.
+fn address(at: u64, out: &mut String) {
+    let mut lengths = [0; 4];
+    if at == 0 || !bytes(at, &mut lengths) {
+        out.push('-');
+        return;
+    }
+    let [a, b, c, d] = lengths;
+    let length = |low, high| usize::from(u16::from_ne_bytes([low, high])).min(TEXT_MAX);
+    let (mut host, mut point) = (vec![0; length(a, b)], vec![0; length(c, d)]);
+    if !bytes(at + 4, &mut host) || !bytes(at + 4 + host.len() as u64, &mut point) {
+        out.push('-');
+        return;
+    }
+    hexadecimal(&host, out);
+    out.push('/');
+    hexadecimal(&point, out);
+}
+
+fn vi_attributes(at: usize, out: &mut String) {
+    type Bytes = [u8; size_of::<VIP_VI_ATTRIBUTES>()];
+    match read::<Bytes>(std::ptr::with_exposed_provenance(at)) {
+        Some(found) if at != 0 => {
+            // SAFETY: as many bytes; integers and pointers of the application, which are not used.
+            let found = unsafe { found.as_ptr().cast::<VIP_VI_ATTRIBUTES>().read_unaligned() };
+            let _ = write!(
+                out,
+                "{:#x}:{:#x}:{:#x}:{}:{}",
+                found.ReliabilityLevel,
+                found.MaxTransferSize,
+                found.Ptag.addr(),
+                found.EnableRdmaWrite,
+                found.EnableRdmaRead
+            );
+        }
+        _ => out.push('-'),
+    }
+}
+
+fn mem_attributes(at: usize, out: &mut String) {
+    type Bytes = [u8; size_of::<VIP_MEM_ATTRIBUTES>()];
+    match read::<Bytes>(std::ptr::with_exposed_provenance(at)) {
+        Some(found) if at != 0 => {
+            // SAFETY: as above.
+            let found = unsafe { found.as_ptr().cast::<VIP_MEM_ATTRIBUTES>().read_unaligned() };
+            let _ = write!(
+                out,
+                "{:#x}:{}:{}",
+                found.Ptag.addr(),
+                found.EnableRdmaWrite,
+                found.EnableRdmaRead
+            );
+        }
+        _ => out.push('-'),
+    }
+}
+
+/// A descriptor that is about to be posted, and its data if `with_bytes`.
+pub(crate) fn descriptor(call: &Call<'_>, with_bytes: bool, out: &mut String) {
+    let Some(found) = posted(call.pointer(1)) else {
+        return;
+    };
+    let _ = write!(
+        out,
+        " control={:#x} length={:#x} immediate={:#x} segments=",
+        found.control, found.length, found.immediate
+    );
+    for number in 0..found.segments {
+        let Some(segment) = found.segment(number) else {
+            break;
+        };
+        let comma = if number == 0 { "" } else { "," };
+        let (address, handle, length) = (segment.address, segment.handle, segment.length);
+        let _ = write!(out, "{comma}{address:#x}:{handle:#x}:{length:#x}");
+    }
+    let reads = found.control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAREAD;
+    if with_bytes && call.function() == VIPL_CALL_POST_SEND && !reads {
+        out.push_str(" data=");
+        data(&found, DATA_MAX, |piece| hexadecimal(piece, out));
+    }
+}
+
+/// Gives the bytes of a descriptor's data segments, `most` at most.
+fn data(of: &Posted, most: usize, mut give: impl FnMut(&[u8])) {
+    let mut left = most;
+    let mut piece = [0; 4096];
+    for segment in of.data() {
+        let mut done = 0;
+        while done < segment.length as usize && left > 0 {
+            let take = piece.len().min(segment.length as usize - done).min(left);
+            if !bytes(segment.address + done as u64, &mut piece[..take]) {
+                return;
+            }
+            give(&piece[..take]);
+            done += take;
+            left -= take;
+        }
+    }
+}
+
+/// A descriptor that was taken off a queue; of a receive also a checksum of the message.
+fn completed(at: usize, receives: bool, out: &mut String) {
+    let taken = read::<usize>(std::ptr::with_exposed_provenance(at)).unwrap_or(0);
+    let _ = write!(out, "{taken:#x}");
+    let Some(found) = posted(std::ptr::with_exposed_provenance(taken)) else {
+        return;
+    };
+    let _ = write!(
+        out,
+        " status={:#x} length={:#x} immediate={:#x}",
+        found.status, found.length, found.immediate
+    );
+    if receives && found.status & VIP_STATUS_OP_MASK == VIP_STATUS_OP_RECEIVE {
+        let mut message = Vec::new();
+        data(&found, (found.length as usize).min(DATA_MAX), |piece| {
+            message.extend_from_slice(piece)
+        });
+        let _ = write!(out, " sum={:#x}", crc::crc32c(&message));
+    }
+}
+
+/// The result in words.
+pub(crate) fn result(result: Outcome) -> String {
+    result
+        .0
+        .map_or_else(|| "left".to_owned(), |code| format!("{code:?}"))
+}

@@ -1,0 +1,185 @@
+//! The layer `record`: writes a run of a program to a file, which `vip_replay` makes again.
+
+use std::ffi::CStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Mutex;
+
+use vipl_abi::VIP_RETURN;
+use vipl_plugin_sdk::Status;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::layer::{Call, Host, Layer, Local, Outcome};
+use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_sys::stderr::without_signal;
+use vipl_sys::{clock, thread};
+
+mod encode;
+
+/// Words of `Local`: when the call began, and the text of what it posts, a boxed string.
+const BEGAN: usize = 0;
+const POSTED: usize = 1;
+
+/// The layer.
+pub struct Record {
+    host: Host,
+    /// `None` after an error.
+    file: Mutex<Option<BufWriter<File>>>,
+    with_bytes: bool,
+}
+
+impl Layer for Record {
+    const NAME: &'static CStr = c"record";
+    const VERSION: &'static CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    const SETTINGS: &'static [Setting] = &[
+        settings::text(
+            c"file",
+            c"path",
+            c"file of each process; %p is its id, which is appended if it is not in the name",
+        ),
+        settings::boolean(c"bytes", false, c"record what is sent, not only how much"),
+    ];
+
+    fn new(host: Host) -> Result<Record, Status> {
+        let name = host.value(Self::NAME, c"file").unwrap_or_default();
+        let file = create(&name).map_err(|error| {
+            host.log(
+                VIPL_LOG_ERROR,
+                &format!("record: nothing is recorded: {error}"),
+            );
+            Status::Resource
+        })?;
+        Ok(Record {
+            host,
+            file: Mutex::new(Some(file)),
+            with_bytes: settings::truth(Self::NAME, c"bytes"),
+        })
+    }
+
+    fn before(&self, call: &Call<'_>, local: &mut Local) -> Option<VIP_RETURN> {
+        if matches!(call.function(), VIPL_CALL_POST_SEND | VIPL_CALL_POST_RECV) {
+            // The descriptor and its data may change as soon as it is posted.
+            let mut text = String::new();
+            encode::descriptor(call, self.with_bytes, &mut text);
+            local[POSTED] = Box::into_raw(Box::new(text)).expose_provenance() as u64;
+        }
+        local[BEGAN] = clock::now_ns();
+        None
+    }
+
+    fn after(&self, call: &Call<'_>, local: &mut Local, result: Outcome) {
+        let ended = clock::now_ns();
+        let posted = std::ptr::with_exposed_provenance_mut::<String>(local[POSTED] as usize);
+        // SAFETY: NULL, or from `before` of this call.
+        let posted = (!posted.is_null()).then(|| unsafe { Box::from_raw(posted) });
+        // A poll that finds nothing is no event of the run.
+        if result.0 == Some(VIP_RETURN::VIP_NOT_DONE) {
+            return;
+        }
+        let done = matches!(
+            result.0,
+            Some(VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR)
+        );
+        let name = call.name().to_string_lossy();
+        let mut line = String::new();
+        let _ = write!(
+            line,
+            "{} {} {ended} {name} {}",
+            thread::id(),
+            local[BEGAN],
+            encode::result(result)
+        );
+        encode::arguments_of(call, done, &mut line);
+        if let Some(posted) = posted {
+            line.push_str(&posted);
+        }
+        let vi = match call.function() {
+            VIPL_CALL_CONNECT_ACCEPT => Some(call.argument(1)),
+            VIPL_CALL_CONNECT_REQUEST
+            | VIPL_CALL_CONNECT_PEER_DONE
+            | VIPL_CALL_CONNECT_PEER_WAIT => Some(call.argument(0)),
+            _ => None,
+        };
+        if let Some(connection) = vi.filter(|_| done).and_then(|vi| self.host.connection(vi)) {
+            let _ = write!(line, " connection={:#x}/{}", connection.id, connection.side);
+        }
+        line.push('\n');
+        let is_data = matches!(
+            call.function(),
+            VIPL_CALL_POST_SEND..=VIPL_CALL_RECV_WAIT | VIPL_CALL_CQ_DONE | VIPL_CALL_CQ_WAIT
+        );
+        self.write(&line, !is_data);
+    }
+
+    fn process_ends(&self) {
+        if let Ok(mut file) = self.file.try_lock()
+            && let Some(file) = file.as_mut()
+        {
+            let _ = file.flush();
+        }
+    }
+}
+
+impl Record {
+    /// Appends a line; after an error nothing more, with one line in the log.
+    fn write(&self, line: &str, at_once: bool) {
+        let Ok(mut file) = self.file.lock() else {
+            return;
+        };
+        let Some(writer) = file.as_mut() else {
+            return;
+        };
+        let written = without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+            let written = writer.write_all(line.as_bytes());
+            let written = if at_once {
+                written.and_then(|()| writer.flush())
+            } else {
+                written
+            };
+            written.map_err(|error| error.raw_os_error().unwrap_or(0))
+        });
+        if let Err(number) = written {
+            // What is buffered cannot be written either.
+            if let Some(writer) = file.take() {
+                drop(writer.into_parts());
+            }
+            let error = std::io::Error::from_raw_os_error(number);
+            let text = format!("record: the file cannot be written any more: {error}");
+            self.host.log(VIPL_LOG_WARN, &text);
+        }
+    }
+}
+
+/// Makes the file of this process.
+fn create(name: &str) -> Result<BufWriter<File>, String> {
+    if name.is_empty() {
+        return Err("VIPL_RECORD_FILE names no file".to_owned());
+    }
+    let pid = std::process::id().to_string();
+    let name = match name.contains("%p") {
+        true => name.replace("%p", &pid),
+        false => format!("{name}.{pid}"),
+    };
+    let made = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(&name);
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    made.and_then(|file| {
+        let mut file = BufWriter::with_capacity(64 << 10, file);
+        writeln!(file, "vipl-record 1 {pid} {}", boot.trim())?;
+        file.flush()?;
+        Ok(file)
+    })
+    .map_err(|error| format!("{name}: {error}"))
+}
+
+vipl_plugin_sdk::layer!(Record);

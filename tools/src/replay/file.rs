@@ -1,0 +1,180 @@
+//! Files of the layer `record`: one call a line (docs/LAYERS.md).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// One call of the recorded run.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// Line of the file, from 1 on.
+    pub(super) line: usize,
+    pub(super) thread: u64,
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    pub(super) name: String,
+    pub(super) result: String,
+    values: HashMap<String, String>,
+}
+
+impl Call {
+    fn parse(line: usize, text: &str) -> Option<Call> {
+        let mut words = text.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        let (thread, began, ended) = (number()?, number()?, number()?);
+        let (name, result) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let values = words.map(|word| {
+            let (name, value) = word.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        });
+        Some(Call {
+            line,
+            thread,
+            began,
+            ended,
+            name,
+            result,
+            values: values.collect::<Option<_>>()?,
+        })
+    }
+
+    /// A value as it stands there.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// A number; 0 if there is none.
+    pub(super) fn number(&self, name: &str) -> u64 {
+        self.text(name).and_then(number).unwrap_or(0)
+    }
+
+    /// Numbers with `:` between them; `None` if the program gave NULL.
+    pub(super) fn numbers(&self, name: &str) -> Option<Vec<u64>> {
+        self.text(name)?.split(':').map(number).collect()
+    }
+
+    /// The segments of a descriptor: address, handle, length.
+    pub(super) fn segments(&self) -> Vec<[u64; 3]> {
+        let all = self.text("segments").unwrap_or_default().split(',');
+        all.filter_map(|one| {
+            let numbers: Option<Vec<u64>> = one.split(':').map(number).collect();
+            numbers?.try_into().ok()
+        })
+        .collect()
+    }
+
+    /// The number of the connection that the call made, and its side.
+    pub(super) fn connection(&self) -> Option<(u64, u64)> {
+        let (id, side) = self.text("connection")?.split_once('/')?;
+        Some((number(id)?, number(side)?))
+    }
+
+    /// Bytes.
+    pub(super) fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        hexadecimal(self.text(name)?)
+    }
+
+    /// The discriminator of an address.
+    pub(super) fn discriminator(&self, name: &str) -> Option<Vec<u8>> {
+        hexadecimal(self.text(name)?.split_once('/')?.1)
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs = (0..text.len()).step_by(2);
+    pairs
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
+}
+
+/// One recorded process.
+#[derive(Debug)]
+pub(super) struct Recording {
+    pub(super) name: String,
+    /// The host's start: files of one start have one clock.
+    pub(super) boot: String,
+    /// In the order in which they ended.
+    pub(super) calls: Vec<Call>,
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or a line is none.
+    pub(super) fn read(path: &Path) -> Result<Recording> {
+        let name = path.display().to_string();
+        let text =
+            std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+        Recording::parse(&name, &text)
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Recording> {
+        let mut lines = text.lines().enumerate();
+        let head = lines.next().map_or("", |(_, head)| head);
+        let ["vipl-record", "1", _, boot] = head.split(' ').collect::<Vec<_>>()[..] else {
+            let text = format!("{name}: no recording of this version: it begins with {head:?}");
+            return Err(Error::Usage(text));
+        };
+        // The last line of a process that was killed may be short.
+        let whole = text.ends_with('\n');
+        let count = text.lines().count();
+        let mut calls = Vec::new();
+        for (place, line) in lines {
+            match Call::parse(place + 1, line) {
+                Some(call) => calls.push(call),
+                None if place + 1 == count && !whole => {}
+                None => {
+                    return Err(Error::Usage(format!(
+                        "{name}:{}: this is no call",
+                        place + 1
+                    )));
+                }
+            }
+        }
+        Ok(Recording {
+            name: name.to_owned(),
+            boot: boot.to_owned(),
+            calls,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_read() {
+        let text = "vipl-record 1 77 boot\n\
+                    5 10 20 VipPostSend VIP_SUCCESS ViHandle=0x2 segments=0x1000:0x5:0x8,0x2000:0x6:0x1 data=0aff\n\
+                    5 30 40 VipConnectWait VIP_SUCCESS LocalAddr=0102/61\n5 50 6";
+        let recording = Recording::parse("r", text).unwrap();
+        assert_eq!(
+            (recording.boot.as_str(), recording.calls.len()),
+            ("boot", 2)
+        );
+        let post = &recording.calls[0];
+        assert_eq!(post.segments(), [[0x1000, 5, 8], [0x2000, 6, 1]]);
+        assert_eq!(post.bytes("data").unwrap(), [10, 255]);
+        assert_eq!(recording.calls[1].discriminator("LocalAddr").unwrap(), b"a");
+        for (text, said) in [
+            ("x", "no recording"),
+            ("vipl-record 1 7 b\nnonsense\n", "r:2"),
+        ] {
+            let error = Recording::parse("r", text).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

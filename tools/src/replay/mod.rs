@@ -1,0 +1,201 @@
+//! Makes recorded runs again (`vip_replay`): files of the layer `record`, one for each process, all in this one.
+//!
+//! ```text
+//!   replay ─▶ calls ─▶ process ─▶ memory ─▶ file
+//!          └▶ order
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use vipl_client::Library;
+use vipl_client::raw::abi::VIP_RETURN;
+use vipl_sys::mutex::Mutex;
+
+use crate::{Error, Result};
+
+mod calls;
+mod file;
+mod memory;
+mod order;
+mod process;
+
+use calls::{Outcome, Stage};
+use file::{Call, Recording};
+use memory::Memory;
+use order::Order;
+use process::Process;
+
+/// Differences of which each has a line.
+const SHOWN_MAX: usize = 50;
+
+/// What to replay.
+pub struct Plan {
+    /// Files of the layer `record`, those of all processes of a run.
+    pub files: Vec<PathBuf>,
+    /// The device for all NICs; else those of the recording.
+    pub device: Option<String>,
+    /// How long a call may take that waits for another one.
+    pub patience: Duration,
+    /// Most bytes of memory for each process.
+    pub memory: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Calls that were made.
+    pub made: usize,
+    /// Calls that were not made, by the reason.
+    pub left: BTreeMap<String, usize>,
+    /// What is not as it was, a line each; and how many there are.
+    pub differences: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// Makes the calls again.
+///
+/// # Errors
+/// A file cannot be read or needs too much memory, or there is no library.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let library = Library::open()?;
+    let mut processes = Vec::new();
+    for path in &plan.files {
+        let recording = Recording::read(path)?;
+        let memory = Memory::of(&recording, plan.memory).ok_or_else(|| {
+            let most = plan.memory >> 20;
+            Error::Usage(format!(
+                "{}: it needs more than {most} MiB of memory (--memory)",
+                recording.name
+            ))
+        })?;
+        processes.push(Process::new(recording, memory));
+    }
+    let calls = || processes.iter().flat_map(|one| &one.recording.calls);
+    let ends: HashMap<&str, Vec<u64>> = processes.iter().fold(HashMap::new(), |mut all, one| {
+        let own = one.recording.calls.iter().map(|call| call.ended);
+        all.entry(one.recording.boot.as_str())
+            .or_insert_with(Vec::new)
+            .extend(own);
+        all
+    });
+    let orders: HashMap<&str, Order> = ends
+        .into_iter()
+        .map(|(boot, ends)| (boot, Order::new(ends.into_iter(), plan.patience)))
+        .collect();
+    let sides = sides(&processes);
+    let side = |key| {
+        sides
+            .get(&key)
+            .map(|(process, nic)| (&processes[*process], *nic))
+    };
+    let with_bytes = calls().any(|call| call.text("data").is_some());
+    let stage = Stage {
+        functions: library.functions(),
+        device: plan.device.as_deref(),
+        patience: plan.patience,
+        with_bytes,
+        sides: &side,
+    };
+    let run = Run {
+        report: Mutex::new(Report::default()),
+        made: AtomicUsize::new(0),
+        stopped: AtomicBool::new(false),
+    };
+    std::thread::scope(|scope| {
+        for process in &processes {
+            let mut threads: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
+            for call in &process.recording.calls {
+                threads.entry(call.thread).or_default().push(call);
+            }
+            let order = &orders[process.recording.boot.as_str()];
+            for mut calls in threads.into_values() {
+                calls.sort_by_key(|call| call.began);
+                let (run, stage) = (&run, &stage);
+                scope.spawn(move || run.thread(stage, process, order, &calls));
+            }
+        }
+    });
+    let mut report = std::mem::take(&mut *run.report.lock());
+    report.made = run.made.into_inner();
+    Ok(report)
+}
+
+/// Which process and NIC is at each side of each connection.
+fn sides(processes: &[Process]) -> HashMap<(u64, u64), (usize, u64)> {
+    let mut sides = HashMap::new();
+    for (number, process) in processes.iter().enumerate() {
+        let mut nics: HashMap<u64, u64> = HashMap::new();
+        for call in &process.recording.calls {
+            let vi = call.number("ViHandle");
+            if call.name == "VipCreateVi" {
+                nics.insert(vi, call.number("NicHandle"));
+            }
+            if let (Some(connection), Some(nic)) = (call.connection(), nics.get(&vi)) {
+                sides.insert(connection, (number, *nic));
+            }
+        }
+    }
+    sides
+}
+
+/// A run under way.
+struct Run {
+    report: Mutex<Report>,
+    made: AtomicUsize,
+    /// A call did not end in time, so those behind it are not made.
+    stopped: AtomicBool,
+}
+
+impl Run {
+    /// The calls of one thread.
+    fn thread(&self, stage: &Stage<'_>, process: &Process, order: &Order, calls: &[&Call]) {
+        for call in calls {
+            if !order.wait(call.began) && !self.stopped.swap(true, Ordering::Relaxed) {
+                self.differs(
+                    process,
+                    call,
+                    "calls before it have not ended; the rest is not made",
+                );
+            }
+            if self.stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            match stage.make(process, call) {
+                Outcome::Left(reason) => {
+                    *self
+                        .report
+                        .lock()
+                        .left
+                        .entry(reason.to_owned())
+                        .or_insert(0) += 1;
+                }
+                Outcome::Made(code, other) => {
+                    self.made.fetch_add(1, Ordering::Relaxed);
+                    let code = VIP_RETURN::of(code)
+                        .map_or_else(|| code.to_string(), |code| format!("{code:?}"));
+                    if code != call.result {
+                        self.differs(process, call, &format!("was {} and is {code}", call.result));
+                    } else if let Some(other) = other {
+                        self.differs(process, call, &other);
+                    }
+                }
+            }
+            order.ended(call.ended);
+        }
+    }
+
+    fn differs(&self, process: &Process, call: &Call, what: &str) {
+        let mut report = self.report.lock();
+        report.count += 1;
+        if report.differences.len() < SHOWN_MAX {
+            let (file, line, name) = (&process.recording.name, call.line, &call.name);
+            report
+                .differences
+                .push(format!("{file}:{line}: {name}: {what}"));
+        }
+    }
+}
