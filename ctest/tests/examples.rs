@@ -174,3 +174,58 @@ fn mp_wants_a_job() {
         "{shown}"
     );
 }
+
+/// A server of the store and its clients; all have to succeed.
+fn store(device: &str, how: &str, clients: &[&[&str]]) -> Vec<Finished> {
+    let count = clients.len().to_string();
+    let mut started = vec![run("kv_server", &[device, &count, how]).start()];
+    for arguments in clients {
+        let client = run("kv_client", &["localhost", device]).args(arguments);
+        started.push(client.start());
+    }
+    let finished: Vec<Finished> = started.into_iter().map(Started::finish).collect();
+    for one in &finished {
+        says(one, "kv", &[]);
+    }
+    finished
+}
+
+/// Three writers, each of which reads the keys of all, while the server writes entries in two halves.
+#[test]
+fn kv_gives_no_value_that_was_never_written() {
+    let clients: &[&[&str]] = &[
+        &["test", "0", "3", "1000"],
+        &["test", "1", "3", "1000"],
+        &["test", "2", "3", "1000"],
+    ];
+    for (device, how) in [
+        ("via_lo", "fast"),
+        ("via_lo", "slow"),
+        ("sim:loss=0.02", "slow"),
+    ] {
+        let finished = store(device, how, clients);
+        says(
+            &finished[0],
+            "kv_server",
+            &["3 clients have left, 3000 PUTs"],
+        );
+        let again = |one: &Finished| one.stdout.contains("are right, 0 entries were read again");
+        let report = finished[1].report("kv_client");
+        assert!(
+            how == "fast" || !finished[1..].iter().all(again),
+            "{report}"
+        );
+    }
+}
+
+/// A device without RDMA Read says so.
+#[test]
+fn kv_needs_rdma_read() {
+    let finished = run("kv_server", &["clan:"]).finish();
+    let shown = finished.report("kv_server");
+    assert_eq!(finished.status.code(), Some(1), "{shown}");
+    assert!(
+        finished.stderr.contains("this device has no RDMA Read"),
+        "{shown}"
+    );
+}

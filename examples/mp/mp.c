@@ -10,106 +10,13 @@
  */
 
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <vipl.h>
 #include <vipl_ext.h>
-#include "cache.h"
-#include "mp.h"
+#include "inside.h"
 
-enum {
-    EAGER = 4096,        /* longest message that is copied */
-    CREDITS = 32,        /* slots that a rank may fill at a peer */
-    SPARE = 3,           /* further ones for messages that only return credits: one for each half of CREDITS, and one on its way */
-    SLOTS = CREDITS + SPARE,
-    SENDS = 64,          /* sends in progress at a time, to one peer */
-    WRITES = 4,          /* of these, RDMA Writes: more wait in the device, and messages behind them */
-    PATIENCE = 60,       /* seconds for all ranks to appear */
-    RANKS_MAX = 4096     /* three hexadecimal digits of a discriminator */
-};
-
-enum kind { DATA, ASK, GO, DONE, CREDIT };
-
-/* What a message begins with: 16 bytes, so that with 8 of data a message is one cache line on its way. */
-typedef struct {
-    uint16_t kind, credits; /* credits that it returns */
-    int32_t tag;
-    uint32_t bytes;         /* of the whole message, ASK and DATA; of the receiver's room, GO */
-    uint32_t id;            /* of the request at the sender; at the receiver, DONE */
-} head;
-
-/* The rest of GO. */
-typedef struct {
-    uint64_t at;
-    uint32_t memory, id; /* of the request at the receiver */
-} place;
-
-/* A slot of registered memory, for one message or one RDMA Write. */
-typedef struct {
-    _Alignas(VIP_DESCRIPTOR_ALIGNMENT) VIP_DESCRIPTOR d;
-    head h;
-    char data[EAGER];
-    mp_request *writes; /* the request whose data this one writes */
-} slot;
-
-/* A message that has no credit yet, or that no receive has matched yet. */
-typedef struct packet {
-    struct packet *next;
-    int source;
-    size_t bytes; /* of the data here */
-    head h;
-    char data[];
-} packet;
-
-struct mp_request {
-    mp_request *next; /* in one list at a time */
-    char *data;
-    size_t bytes;     /* of the message; of the room of a receive */
-    size_t posted;    /* bytes whose RDMA Writes are posted */
-    int unfinished;   /* of these */
-    int peer, tag;    /* MP_ANY in a receive */
-    uint32_t id;
-    place to;         /* where GO wants the data */
-    int region;       /* of the registration cache */
-    int done;
-    mp_status status;
-};
-
-/* Lists in order of arrival; `end` points to the last link. */
-typedef struct { mp_request *first, **end; } requests;
-typedef struct { packet *first, **end; } packets;
-#define CLEAR(list) ((list)->end = &(list)->first, (list)->first = NULL)
-#define APPEND(list, item) ((item)->next = NULL, *(list)->end = (item), (list)->end = &(item)->next)
-#define REMOVE(list, link) \
-    ((list)->end = (list)->end == &(*(link))->next ? (link) : (list)->end, *(link) = (*(link))->next)
-
-typedef struct {
-    VIP_VI_HANDLE vi;
-    slot *receives, *sends;
-    VIP_MEM_HANDLE memory;
-    int credits, owed;            /* what may be sent; slots that it may fill again, which it does not know yet */
-    unsigned posted, taken;       /* sends, in all */
-    packets held;            /* messages without a credit */
-    requests asking;      /* sends that wait for GO */
-    requests writing;     /* sends whose RDMA Writes are being posted, one after the other */
-    requests filling;     /* receives that wait for DONE */
-} peer;
-
-static struct {
-    VIP_NIC_HANDLE nic;
-    VIP_PROTECTION_HANDLE tag;
-    VIP_NIC_ATTRIBUTES attributes;
-    VIP_CQ_HANDLE cq;
-    int rank, size, finishing, leaving;
-    peer *peers, *last; /* the one that a message came from last */
-    uint32_t next_id;
-    int writing;        /* sends of all peers that have GO and are not complete */
-    requests receives; /* that nothing has matched */
-    packets unexpected;
-} mp;
+struct mp mp;
 
 void mp_fail(const char *format, ...)
 {
@@ -128,7 +35,7 @@ void mp_must(VIP_RETURN result, const char *call)
         mp_fail("%s:\n    %s", call, vipl_strerror((int)result));
 }
 
-static void *allocate(size_t bytes)
+void *mp_allocate(size_t bytes)
 {
     size_t unit = VIP_DESCRIPTOR_ALIGNMENT; /* of slots */
     void *memory = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
@@ -216,7 +123,7 @@ static void post_message(peer *p, const head *h, const void *data, size_t bytes)
 
 static packet *keep(int source, const head *h, const void *data, size_t bytes)
 {
-    packet *kept = allocate(sizeof *kept + bytes);
+    packet *kept = mp_allocate(sizeof *kept + bytes);
     kept->source = source;
     kept->bytes = bytes;
     kept->h = *h;
@@ -341,7 +248,7 @@ static mp_request *find(peer *p, requests *list, uint32_t id)
     mp_fail("rank %d speaks of a message that does not exist", (int)(p - mp.peers));
 }
 
-static void post_receive(peer *p, slot *s)
+void mp_post_receive(peer *p, slot *s)
 {
     s->d.CS.Length = sizeof(head) + EAGER;
     s->d.CS.Status = 0;
@@ -378,7 +285,7 @@ static void arrive(peer *p, slot *s)
     case CREDIT:
         break;
     }
-    post_receive(p, s);
+    mp_post_receive(p, s);
     if (kind != CREDIT)
         p->owed++;
     if (p->held.first != NULL)
@@ -418,7 +325,7 @@ static void progress(void)
 
 static mp_request *create_request(const void *data, size_t bytes, int peer, int tag)
 {
-    mp_request *r = allocate(sizeof *r);
+    mp_request *r = mp_allocate(sizeof *r);
     memset(r, 0, sizeof *r);
     r->data = (char *)data;
     r->bytes = bytes;
@@ -524,147 +431,4 @@ void mp_receive(void *data, size_t room, int from, int tag, mp_status *status)
         progress();
     if (status != NULL)
         *status = r.status;
-}
-
-/* ---- the job ------------------------------------------------------------------------------------------------ */
-
-/* An address: the lengths, the host's address, the discriminator. VIP_NET_ADDRESS has room for the first byte of these only. */
-typedef union {
-    VIP_NET_ADDRESS net;
-    unsigned char bytes[4 + 16 + 16];
-} address;
-
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    if (value == NULL)
-        mp_fail("%s is not set: start the program by mprun", name);
-    return value;
-}
-
-/* Where rank `from` meets rank `to`, seen from `from`: on its host, by the name of the pair in this job. */
-static address meeting(int from, int to, unsigned long job, const char *hosts)
-{
-    char host[256], name[16];
-    address result;
-    int skip;
-
-    memset(&result, 0, sizeof result);
-    result.net.HostAddressLen = mp.attributes.NicAddressLen;
-    memcpy(result.bytes + 4, mp.attributes.LocalNicAddress, mp.attributes.NicAddressLen);
-    if (hosts[0] != '\0' && from != mp.rank) {
-        for (skip = from; skip > 0 && strchr(hosts, ',') != NULL; skip--)
-            hosts = strchr(hosts, ',') + 1;
-        snprintf(host, sizeof host, "%.*s", (int)strcspn(hosts, ","), hosts);
-        MUST(VipNSGetHostByName(mp.nic, host, &result.net, 0));
-    }
-    result.net.DiscriminatorLen =
-        (VIP_UINT16)snprintf(name, sizeof name, "%06lx%03x%03x", job & 0xffffff, (unsigned)from & 0xfff, (unsigned)to & 0xfff);
-    memcpy(result.bytes + 4 + result.net.HostAddressLen, name, result.net.DiscriminatorLen);
-    return result;
-}
-
-/* A VI with all its slots. The receives are posted before the peer can send. */
-static void create_peer(peer *p)
-{
-    VIP_VI_ATTRIBUTES attributes;
-    slot *slots = allocate((SLOTS + SENDS) * sizeof(slot));
-    int i;
-
-    memset(slots, 0, (SLOTS + SENDS) * sizeof(slot));
-    p->receives = slots;
-    p->sends = slots + SLOTS;
-    p->memory = cache_register(slots, (SLOTS + SENDS) * sizeof(slot));
-    p->credits = CREDITS;
-    memset(&attributes, 0, sizeof attributes);
-    attributes.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY;
-    attributes.MaxTransferSize = mp.attributes.MaxTransferSize;
-    attributes.Ptag = mp.tag;
-    attributes.EnableRdmaWrite = VIP_TRUE;
-    MUST(VipCreateVi(mp.nic, &attributes, NULL, mp.cq, &p->vi));
-    VipSetUserData(p->vi, p);
-    for (i = 0; i < SLOTS; i++) {
-        p->receives[i].d.CS.SegCount = 1;
-        p->receives[i].d.DS[0].Local.Data.Address = &p->receives[i].h;
-        p->receives[i].d.DS[0].Local.Handle = p->memory;
-        p->receives[i].d.DS[0].Local.Length = sizeof(head) + EAGER;
-        post_receive(p, &p->receives[i]);
-    }
-}
-
-/* Connects every pair as peers: all requests are on their way before the first is waited for, and no rank has to be first. */
-static void connect_peers(unsigned long job, const char *hosts)
-{
-    VIP_VI_ATTRIBUTES its_vi;
-    int i;
-
-    for (i = 0; i < mp.size; i++) {
-        address here = meeting(mp.rank, i, job, hosts), there = meeting(i, mp.rank, job, hosts);
-        if (i == mp.rank)
-            continue;
-        create_peer(&mp.peers[i]);
-        MUST(VipConnectPeerRequest(mp.peers[i].vi, &here.net, &there.net, PATIENCE * 1000));
-    }
-    for (i = 0; i < mp.size; i++)
-        if (i != mp.rank && VipConnectPeerWait(mp.peers[i].vi, &its_vi) != VIP_SUCCESS)
-            mp_fail("no connection with rank %d within %d s; has it started, on the same kind of device?", i, PATIENCE);
-}
-
-void mp_start(void)
-{
-    const char *device = variable("MP_DEVICE"), *hosts = variable("MP_HOSTS");
-    int i;
-
-    mp.rank = atoi(variable("MP_RANK"));
-    mp.size = atoi(variable("MP_SIZE"));
-    if (mp.size < 1 || mp.size > RANKS_MAX || mp.rank < 0 || mp.rank >= mp.size)
-        mp_fail("MP_RANK and MP_SIZE are no rank of a job");
-    MUST(VipOpenNic(device, &mp.nic));
-    MUST(VipQueryNic(mp.nic, &mp.attributes));
-    MUST(VipCreatePtag(mp.nic, &mp.tag));
-    MUST(VipCreateCQ(mp.nic, (VIP_ULONG)mp.size * SLOTS, &mp.cq));
-    if (hosts[0] != '\0')
-        MUST(VipNSInit(mp.nic, NULL));
-    cache_open(mp.nic, mp.tag);
-    mp.peers = allocate((size_t)mp.size * sizeof *mp.peers);
-    memset(mp.peers, 0, (size_t)mp.size * sizeof *mp.peers);
-    mp.last = mp.peers;
-    CLEAR(&mp.receives);
-    CLEAR(&mp.unexpected);
-    for (i = 0; i < mp.size; i++) {
-        CLEAR(&mp.peers[i].held);
-        CLEAR(&mp.peers[i].asking);
-        CLEAR(&mp.peers[i].writing);
-        CLEAR(&mp.peers[i].filling);
-    }
-    connect_peers(strtoul(variable("MP_JOB"), NULL, 16), hosts);
-}
-
-void mp_finish(void)
-{
-    packet *left, *next; /* without a credit when the peer left */
-    int i;
-
-    mp.finishing = 1;
-    mp_barrier();
-    for (i = 0; i < mp.size; i++) {
-        peer *p = &mp.peers[i];
-        if (i == mp.rank)
-            continue;
-        MUST(VipDisconnect(p->vi));
-        MUST(VipDestroyVi(p->vi));
-        MUST(VipDeregisterMem(mp.nic, p->receives, p->memory));
-        free(p->receives);
-        for (left = p->held.first; left != NULL; left = next) {
-            next = left->next;
-            free(left);
-        }
-    }
-    cache_close();
-    if (mp.unexpected.first != NULL)
-        mp_fail("a message of rank %d, tag %d, was never received", mp.unexpected.first->source, (int)mp.unexpected.first->h.tag);
-    free(mp.peers);
-    MUST(VipDestroyCQ(mp.cq));
-    MUST(VipDestroyPtag(mp.nic, mp.tag));
-    MUST(VipCloseNic(mp.nic));
 }
