@@ -19,7 +19,7 @@ use crate::patience::Patience;
 use crate::region::Span;
 use crate::request::{DEPTH, Request};
 use crate::session::{Local, Session};
-use crate::stats::{median, percentile};
+use crate::stats::{Histogram, median, percentile};
 use crate::{Error, Result};
 
 pub use crate::request::Spec;
@@ -55,6 +55,7 @@ impl Outcome {
 /// The client's side of an open ping-pong.
 pub struct Driver {
     player: Player,
+    times: Histogram,
 }
 
 impl Driver {
@@ -78,7 +79,13 @@ impl Driver {
             &json!({"op": "target", "address": own.address, "handle": own.handle,
             "length": own.length}),
         )?;
-        Ok(Self { player })
+        let times = Histogram::default();
+        Ok(Self { player, times })
+    }
+
+    /// Takes the one-way times of single messages since the last call, in ns.
+    pub fn take_times(&mut self) -> Histogram {
+        std::mem::take(&mut self.times)
     }
 
     /// Plays `turns` round trips: most in blocks, for the median, and one between two blocks alone, for the tail.
@@ -124,6 +131,7 @@ impl Driver {
         }
         let total_ns = nanoseconds(begin.elapsed());
         self.player.settle()?;
+        self.times.add(&singles);
         let (p50_ns, p99_ns) = (median(&singles), percentile(&mut singles, 0.99));
         Ok(Outcome {
             median_ns: if in_blocks && turns > 1 {

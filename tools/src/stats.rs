@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 /// Sorts the samples and returns the value below which `fraction` of them lie (nearest rank); 0 for none.
 pub fn percentile(samples: &mut [f64], fraction: f64) -> f64 {
     if samples.is_empty() {
@@ -31,6 +33,40 @@ pub fn median(samples: &[f64]) -> f64 {
 pub fn agreed(before: f64, after: f64) -> Option<f64> {
     let (low, high) = (before.min(after), before.max(after));
     (low > 0.0 && high <= low * 1.25).then(|| f64::midpoint(before, after))
+}
+
+/// How many samples lie between which values: eight steps for each doubling.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram(BTreeMap<i32, u64>);
+
+/// Steps of a [`Histogram`] for each doubling.
+const STEPS: f64 = 8.0;
+
+impl Histogram {
+    /// Adds samples; those that are not above 0 are left out.
+    pub fn add(&mut self, samples: &[f64]) {
+        for sample in samples.iter().filter(|sample| **sample > 0.0) {
+            *self
+                .0
+                .entry((sample.log2() * STEPS).floor() as i32)
+                .or_default() += 1;
+        }
+    }
+
+    /// Adds those of another one.
+    pub fn merge(&mut self, other: &Self) {
+        for (step, count) in &other.0 {
+            *self.0.entry(*step).or_default() += count;
+        }
+    }
+
+    /// From, to, and how many, in order of the values.
+    pub fn steps(&self) -> impl Iterator<Item = (f64, f64, u64)> {
+        let edge = |step: i32| (f64::from(step) / STEPS).exp2();
+        self.0
+            .iter()
+            .map(move |(step, count)| (edge(*step), edge(step + 1), *count))
+    }
 }
 
 /// Which direction is good.
@@ -130,6 +166,18 @@ mod tests {
         assert_eq!(agreed(125.0, 100.0), Some(112.5));
         assert_eq!(agreed(100.0, 126.0), None);
         assert_eq!(agreed(0.0, 0.0), None);
+    }
+
+    #[test]
+    fn samples_are_counted_by_steps() {
+        let mut times = Histogram::default();
+        times.add(&[100.0, 101.0, 200.0, 0.0]);
+        let mut other = Histogram::default();
+        other.add(&[100.5]);
+        times.merge(&other);
+        let steps: Vec<_> = times.steps().collect();
+        assert_eq!(steps.iter().map(|step| step.2).collect::<Vec<_>>(), [3, 1]);
+        assert!(steps[0].0 <= 100.0 && 101.0 < steps[0].1, "{steps:?}");
     }
 
     #[test]

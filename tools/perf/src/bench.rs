@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use vipl_tools::Result;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::options::{self, Level};
-use vipl_tools::stats::{agreed, median};
+use vipl_tools::stats::{Histogram, agreed, median};
 
 use crate::company::Company;
 use crate::machine::Session;
@@ -60,6 +60,11 @@ pub(crate) trait Bench {
     /// Runs it once. The first figure is the one that limits are compared with.
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>>;
 
+    /// Times of single messages of the last run in ns, if the test takes them.
+    fn times(&mut self) -> Histogram {
+        Histogram::default()
+    }
+
     /// Takes it down on both sides; nothing if each run does.
     fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
         Ok(())
@@ -86,6 +91,8 @@ pub(crate) struct Measured {
     pub(crate) placement: Option<Placement>,
     pub(crate) figures: Vec<Figure>,
     pub(crate) bounds: Vec<Bound>,
+    /// Times of single messages in ns.
+    pub(crate) times: Histogram,
     pub(crate) runs: usize,
     /// Runs that were thrown away because the machine changed.
     pub(crate) discarded: usize,
@@ -138,6 +145,7 @@ pub(crate) fn repeat(
     let mut before = measure(session, plan, size, false)?;
     while groups.want_more() {
         let figures = bench.run(session)?;
+        let times = bench.times();
         let mut after = measure(session, plan, size, false)?;
         let mut found = plan.steady(&before, &after);
         before.clone_from(&after);
@@ -150,7 +158,7 @@ pub(crate) fn repeat(
                 .map(|limits| merged(limits, &peers));
             before.clone_from(&after);
         }
-        groups.add(figures, found.ok_or(after));
+        groups.add(figures, &times, found.ok_or(after));
     }
     Ok(groups.results(test, bytes))
 }
@@ -164,6 +172,8 @@ struct Groups<'a> {
     most: usize,
     good: [Vec<Run>; 3],
     bad: [Vec<Run>; 3],
+    /// Of the good ones.
+    times: [Histogram; 3],
 }
 
 const PLACES: [Option<Placement>; 3] = [None, Some(Placement::Near), Some(Placement::Far)];
@@ -176,6 +186,7 @@ impl<'a> Groups<'a> {
             most: plan.runs * ATTEMPTS,
             good: Default::default(),
             bad: Default::default(),
+            times: Default::default(),
         }
     }
 
@@ -191,8 +202,14 @@ impl<'a> Groups<'a> {
     }
 
     /// Adds a run with the references of a steady machine, or with those after it.
-    fn add(&mut self, figures: Vec<Figure>, found: std::result::Result<Values, Values>) {
+    fn add(
+        &mut self,
+        figures: Vec<Figure>,
+        times: &Histogram,
+        found: std::result::Result<Values, Values>,
+    ) {
         self.attempts += 1;
+        let is_good = found.is_ok();
         let (groups, values) = match found {
             Ok(values) => (&mut self.good, values),
             Err(values) => (&mut self.bad, values),
@@ -201,7 +218,11 @@ impl<'a> Groups<'a> {
         let line = both.find(|(by, _)| **by == Reference::CacheLine);
         let placement = line.and_then(|(_, line)| line.map(Placement::of));
         let group = PLACES.iter().position(|place| *place == placement);
-        groups[group.unwrap_or(0)].push((figures, values));
+        let group = group.unwrap_or(0);
+        groups[group].push((figures, values));
+        if is_good {
+            self.times[group].merge(times);
+        }
     }
 
     fn results(&self, test: &'static str, bytes: Option<usize>) -> Vec<Measured> {
@@ -218,6 +239,7 @@ impl<'a> Groups<'a> {
                 placement: PLACES[group],
                 figures,
                 bounds,
+                times: self.times[group].clone(),
                 runs: groups[group].len(),
                 discarded: if unsteady { 0 } else { self.bad[group].len() },
                 unsteady,
@@ -342,8 +364,9 @@ impl Measured {
             });
             shown.collect::<Vec<_>>()
         };
+        let times: Vec<_> = self.times.steps().collect();
         json!({
-            "test": self.test, "bytes": self.bytes, "runs": self.runs,
+            "times": times, "test": self.test, "bytes": self.bytes, "runs": self.runs,
             "placement": self.placement.map(Placement::name), "device": self.device,
             "discarded": self.discarded, "unsteady": self.unsteady,
             "figures": figures.collect::<Vec<_>>(), "limits": bounds(false), "peers": bounds(true),
@@ -416,14 +439,15 @@ mod tests {
             company: &[],
         });
         let of = |value| vec![figure("one way", value, "µs")];
+        let none = Histogram::default();
         for (value, line) in [(0.06, 58.0), (0.3, 290.0), (0.07, 60.0)] {
             assert!(groups.want_more());
-            groups.add(of(value), Ok(vec![Some(line)]));
+            groups.add(of(value), &none, Ok(vec![Some(line)]));
         }
-        groups.add(of(9.0), Err(vec![Some(300.0)]));
+        groups.add(of(9.0), &none, Err(vec![Some(300.0)]));
         // Near has enough, far gets as many attempts again.
         assert!(groups.want_more());
-        groups.add(of(0.32), Ok(vec![Some(300.0)]));
+        groups.add(of(0.32), &none, Ok(vec![Some(300.0)]));
         assert!(!groups.want_more());
         let [near, far] = &groups.results("latency", Some(8))[..] else {
             panic!("two placements")

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -151,6 +152,23 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) overlap: bool,
 
+    /// Draw latency and bandwidth over the size of messages, with n½, where half of the peak bandwidth is reached, and a
+    /// histogram of latencies, into this SVG file. Limits and peers are drawn beside them if they are measured
+    #[arg(long, value_name = "FILE", conflicts_with = "table")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Write the same and all figures into this HTML file, which needs no other file
+    #[arg(long, value_name = "FILE", conflicts_with = "table")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Draw another run beside this one, which was kept by --json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: Option<PathBuf>,
+
+    /// Measure nothing, and draw a run that was kept by --json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
@@ -192,6 +210,11 @@ pub(crate) enum Memory {
 impl Options {
     pub(crate) fn device(&self) -> &str {
         self.device.as_deref().unwrap_or(options::DEVICE)
+    }
+
+    /// Whether there will be pictures.
+    pub(crate) fn draws(&self) -> bool {
+        self.plot.is_some() || self.report.is_some()
     }
 
     /// Whether figures are compared with limits of the machine.

@@ -41,6 +41,8 @@ impl Context<'_> {
         let most = usize::try_from(nic.attributes().transfer_max).unwrap_or(usize::MAX);
         let sizes = match &self.options.size {
             Some(text) => size::parse_list(text, most.min(4 << 20))?,
+            // A curve needs points, also below half of the peak.
+            None if self.options.draws() && test.is_drawn() => size::powers(8, most.min(65536)),
             None => test.sizes(),
         };
         let processes: &[usize] = match test {
@@ -218,6 +220,7 @@ fn collect(
         placement: None,
         figures: picked(&all, pick),
         bounds: Vec::new(),
+        times: vipl_tools::stats::Histogram::default(),
         runs,
         discarded: 0,
         unsteady: false,

@@ -3,6 +3,7 @@
 
 use vipl_tools::Result;
 use vipl_tools::pingpong::{Driver, Outcome, Spec};
+use vipl_tools::stats::Histogram;
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::company::Company;
@@ -40,12 +41,18 @@ impl Bench for Latency {
             Some(turns) => turns,
             None => self.driver.turns_for(session, self.params.time)?,
         };
+        // Those before were to warm up.
+        self.driver.take_times();
         let outcome = self.driver.play(session, turns)?;
         Ok(vec![
             figure("one way", outcome.median_ns / 1e3, "µs"),
             figure("p99", outcome.p99_ns / 1e3, "µs"),
             figure("mean", outcome.mean_ns() / 1e3, "µs"),
         ])
+    }
+
+    fn times(&mut self) -> Histogram {
+        self.driver.take_times()
     }
 
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {

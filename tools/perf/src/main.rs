@@ -3,6 +3,7 @@
 mod alone;
 mod bench;
 mod cable;
+mod chart;
 mod cli;
 mod company;
 mod context;
@@ -20,6 +21,7 @@ mod memory;
 mod output;
 mod overlap;
 mod peers;
+mod picture;
 mod pinned;
 mod process_vm;
 mod profiled;
@@ -53,6 +55,7 @@ use crate::context::Context;
 use crate::machine::Session;
 use crate::output::Output;
 use crate::peers::Peers;
+use crate::picture::Pictures;
 use crate::tests::Test;
 
 fn main() -> ExitCode {
@@ -78,6 +81,12 @@ fn run(options: &Options) -> Result<()> {
     if let Some(numbers) = &options.peer {
         return tests::serve(&mut Session::as_peer(numbers, host::library)?).map(drop);
     }
+    if let Some(file) = &options.from {
+        let asked = || Error::Usage("--from needs --plot or --report".to_owned());
+        return Pictures::new(options)?
+            .ok_or_else(asked)?
+            .draw(&picture::read(file)?);
+    }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
     if options.memory == Memory::Library {
@@ -99,7 +108,9 @@ fn run(options: &Options) -> Result<()> {
         return options.terms.serve(listen, tests::serve);
     }
     if job.tests.is_empty() {
-        job.tests = vec![Test::Latency, Test::Bandwidth, Test::Rate];
+        // The rate has no picture.
+        job.tests = vec![Test::Latency, Test::Bandwidth];
+        job.tests.extend((!options.draws()).then_some(Test::Rate));
     }
     let local = options.alone || options.table;
     if options.compares() && !local {

@@ -6,6 +6,7 @@ use vipl_tools::{Result, host, report};
 
 use crate::bench::Measured;
 use crate::cli::{Job, Options, conditions};
+use crate::picture::Pictures;
 use crate::show;
 
 /// Collects results and prints them in the form that was asked for.
@@ -14,6 +15,7 @@ pub(crate) struct Output {
     head: serde_json::Value,
     results: Vec<Measured>,
     pending: Vec<Measured>,
+    pictures: Option<Pictures>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ impl Output {
             head,
             results: Vec::new(),
             pending: Vec::new(),
+            pictures: Pictures::new(options)?,
         })
     }
 
@@ -63,14 +66,15 @@ impl Output {
     }
 
     pub(crate) fn finish(mut self) -> Result<()> {
+        let results: Vec<_> = self.results.iter().map(Measured::to_json).collect();
+        self.head["results"] = json!(results);
+        if let Some(pictures) = &self.pictures {
+            pictures.draw(&self.head)?;
+        }
         match self.form {
             Form::Text => Ok(()),
             Form::Csv => report::print(&show::csv(&self.results)),
-            Form::Json => {
-                let results: Vec<_> = self.results.iter().map(Measured::to_json).collect();
-                self.head["results"] = json!(results);
-                report::print(&format!("{:#}\n", self.head))
-            }
+            Form::Json => report::print(&format!("{:#}\n", self.head)),
         }
     }
 }

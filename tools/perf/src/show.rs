@@ -147,6 +147,7 @@ mod tests {
             bytes: Some(8),
             placement: None,
             figures: vec![figure("one way", 0.125, "µs"), figure("p99", 0.5, "µs")],
+            times: vipl_tools::stats::Histogram::default(),
             bounds: vec![Bound {
                 reference: Reference::CacheLine,
                 value: 100.0,

@@ -389,6 +389,7 @@ mod unit {
             bytes: Some(8),
             placement: Some(Placement::of(line_ns)),
             figures: vec![figure("one way", value, "µs")],
+            times: vipl_tools::stats::Histogram::default(),
             bounds: vec![Bound {
                 reference: Reference::CacheLine,
                 value: line_ns,

@@ -272,3 +272,56 @@ fn no_iterations_are_refused() {
 fn help_fits_the_terminal() {
     help_fits(PERF);
 }
+
+/// Pictures and a report of a run, and of one that was kept, beside another. A browser looks at the report if there is one.
+#[test]
+fn a_run_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (picture, report, kept) = (path("a.svg"), path("a.html"), path("a.json"));
+    let arguments = [
+        "--self", "-s", "8,4k", "-n", "200", "--runs", "1", "--json", "--plot", &picture,
+    ];
+    let (output, stdout, stderr) =
+        run_tool(PERF, &[&arguments[..], &["latency", "bandwidth"]].concat());
+    assert!(output.status.success(), "{stderr}");
+    let drawn = std::fs::read_to_string(&picture).expect("a picture");
+    for text in ["Latency", "n½", "99th percentile", "8 B"] {
+        assert!(drawn.contains(text), "{text}: {drawn}");
+    }
+    std::fs::write(&kept, &stdout).expect("a file");
+    let drawing = ["--from", &kept, "--compare", &kept, "--report", &report];
+    let (output, _, stderr) = run_tool(PERF, &drawing);
+    assert!(output.status.success(), "{stderr}");
+    let page = std::fs::read_to_string(&report).expect("a report");
+    assert!(page.contains("+0.0 %") && page.contains("<svg "), "{page}");
+
+    for (arguments, why) in [
+        (&["--from", &kept][..], "--from needs --plot or --report"),
+        (
+            &["--from", "/nowhere/a.json", "--plot", &picture],
+            "/nowhere/a.json: No such file",
+        ),
+        (
+            &["--from", &kept, "--plot", "/nowhere/a.svg"],
+            "/nowhere/a.svg: No such file",
+        ),
+    ] {
+        let (output, _, stderr) = run_tool(PERF, arguments);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
+
+    let browsers = ["chromium", "chromium-browser", "google-chrome"];
+    let Some(browser) = browsers.into_iter().find_map(vipl_ctest::find_tool) else {
+        return println!("SKIP a look at the report: there is no headless browser");
+    };
+    let image = path("a.png");
+    let seen = std::process::Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+        .args([format!("--screenshot={image}"), format!("file://{report}")])
+        .output()
+        .expect("a browser");
+    let page = String::from_utf8_lossy(&seen.stdout);
+    assert!(page.contains("All figures"), "{page}");
+}
