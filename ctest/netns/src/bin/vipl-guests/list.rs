@@ -60,6 +60,8 @@ const TESTS: &[Test] = &[
     short("short_cut", short_cut),
     short("own_link_down", own_link_down),
     long("unplugged", unplugged),
+    long("killed_together", killed_together),
+    long("report", report),
 ];
 
 /// Compiles what is needed, which takes minutes in a guest.
@@ -283,6 +285,16 @@ fn killed() {
     assert!(status != 0 && lost, "{status}\n{output}");
 }
 
+/// A process that is killed together with its agent: its device does not answer any more.
+fn killed_together() {
+    let (status, output) = endless_client(|| {
+        hosts::kill_agent(1);
+        must(1, "kill -9 -$(cat /run/server)");
+    });
+    let lost = output.contains("VIP_ERROR_CONN_LOST");
+    assert!(status != 0 && lost, "{status}\n{output}");
+}
+
 /// Connections outlive the agent of one side.
 fn agent_killed() {
     let run = program("cable", DEVICE).arg("survive").arg("20");
@@ -333,4 +345,28 @@ fn unplugged() {
     during(run.allow("the port of the RDMA device is down"), || {
         hosts::plug(false)
     });
+}
+
+/// The script for owners of hardware, on one host and on two.
+fn report() {
+    let script = vipl_ctest::source("../docs/verbs-hardware.sh");
+    let script = format!("sh {}", script.display());
+    let tools = hosts::tool("");
+    let settings = format!(
+        "export {} PATH={}:$PATH ITERATIONS=20",
+        hosts::settings(),
+        tools.display()
+    );
+    println!("{}", must(0, &format!("{settings}; {script} verbs:eth0")));
+    must(
+        1,
+        &format!(
+            "{settings}; setsid {script} eth0 server </dev/null >/run/server.log 2>&1 & echo $! >/run/server"
+        ),
+    );
+    println!(
+        "{}",
+        must(0, &format!("{settings}; {script} eth0 10.9.0.2"))
+    );
+    must(1, "kill -TERM -$(cat /run/server)");
 }
