@@ -7,6 +7,8 @@ use crate::device::Limits;
 use crate::fi::*;
 use crate::iov::IOV;
 use crate::libfabric::{NAME, VERSION};
+use crate::packet::LONGEST_HEADER;
+use crate::settings::Settings;
 
 /// Longest message that is copied before it is sent; also what may be injected.
 pub(crate) const INJECT: usize = 1000;
@@ -20,16 +22,18 @@ const SENDS: usize = 128;
 /// waiting goes on; only a program that never stops is refused.
 pub(crate) const WAITING: usize = 4096;
 /// Bytes of data for a peer's completion.
-const CQ_DATA: usize = 8;
+pub(crate) const CQ_DATA: usize = 8;
 /// Number of the protocol: of the range for providers, "VI".
 const PROTOCOL: u32 = 0x8000_5649;
+/// The same for messages with tags.
+pub(crate) const TAGGED_PROTOCOL: u32 = 0x8000_5654;
 const PROTOCOL_VERSION: u32 = 1;
 /// The fabric's name.
 const FABRIC: &CStr = c"vipl";
 
 const SEND_CAPS: u64 = FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
 const RECEIVE_CAPS: u64 = FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
-const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const CAPS: u64 = SEND_CAPS | RECEIVE_CAPS | DOMAIN_CAPS;
 const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 /// Whatever comes after a read may overtake it; everything else keeps its order.
@@ -297,6 +301,51 @@ impl Offer {
             // fi_getinfo fills the name in itself and refuses an answer that has one.
             if named {
                 f.prov_name = duplicate(NAME);
+            }
+        }
+        info
+    }
+}
+
+impl Offer {
+    /// The offer of an endpoint for messages with tags, to hints that it suits.
+    ///
+    /// # Safety
+    /// `hints` is null or a valid `fi_info`.
+    pub(crate) unsafe fn to_tagged_info(
+        &self,
+        source: Address,
+        settings: &Settings,
+        hints: *const fi_info,
+    ) -> *mut fi_info {
+        let info = self.to_info(Some(source), None, false);
+        // SAFETY: made by `to_info`, with all its parts; hints and their parts are null or valid.
+        unsafe {
+            let i = &mut *info;
+            let (t, r) = (&mut *i.tx_attr, &mut *i.rx_attr);
+            let (e, d) = (&mut *i.ep_attr, &mut *i.domain_attr);
+            let both = FI_TAGGED | FI_DIRECTED_RECV;
+            i.caps = both | FI_SEND | FI_RECV | DOMAIN_CAPS;
+            (i.mode, d.mr_mode) = (0, 0);
+            t.caps = FI_TAGGED | FI_SEND;
+            t.inject_size = INJECT.min(settings.chunk as usize - LONGEST_HEADER);
+            r.caps = both | FI_RECV;
+            (t.msg_order, r.msg_order) = (FI_ORDER_SAS, FI_ORDER_SAS);
+            (t.iov_limit, t.rma_iov_limit, r.iov_limit) = (1, 0, 1);
+            e.kind = FI_EP_RDM;
+            e.protocol = TAGGED_PROTOCOL;
+            (e.max_order_raw_size, e.max_order_waw_size) = (0, 0);
+            e.mem_tag_format = u64::MAX / 3;
+            d.av_type = FI_AV_TABLE;
+            let Some(hints) = hints.as_ref() else {
+                return info;
+            };
+            t.op_flags = hints.tx_attr.as_ref().map_or(0, |send| send.op_flags);
+            r.op_flags = hints.rx_attr.as_ref().map_or(0, |receive| receive.op_flags);
+            if let Some(domain) = hints.domain_attr.as_ref()
+                && [domain.data_progress, domain.control_progress].contains(&FI_PROGRESS_AUTO)
+            {
+                (d.data_progress, d.control_progress) = (FI_PROGRESS_AUTO, FI_PROGRESS_AUTO);
             }
         }
         info

@@ -190,7 +190,7 @@ unsafe extern "C" fn connect(
 }
 
 /// The thread that connects. A listener answers only while it waits: if there is none now, the request is repeated.
-fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
+pub(crate) fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     let functions = nic.device.functions;
     let bytes = nic.device.limits.address_bytes;
     let (mut local, mut remote) = (nic.address(0).to_vip(bytes), peer.to_vip(bytes));

@@ -44,6 +44,7 @@ pub(crate) unsafe fn open(
         FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => std::mem::offset_of!(fi_cq_data_entry, flags),
         FI_CQ_FORMAT_MSG => std::mem::offset_of!(fi_cq_data_entry, buf),
         FI_CQ_FORMAT_DATA => size_of::<fi_cq_data_entry>(),
+        FI_CQ_FORMAT_TAGGED => size_of::<fi_cq_tagged_entry>(),
         _ => return Err(libc::ENOSYS),
     };
     let wake = match attributes.wait_obj {
@@ -162,18 +163,22 @@ unsafe fn take(
             }
             break;
         }
-        let entry = fi_cq_data_entry {
+        let entry = fi_cq_tagged_entry {
             op_context: next.context.0,
             flags: next.flags,
             len: next.len,
             buf: std::ptr::null_mut(),
             data: next.data,
+            tag: next.tag,
         };
         // SAFETY: the caller's promise; the shorter formats are beginnings of the longest.
         unsafe {
             let to = buffer.cast::<u8>().add(read * bytes);
-            if bytes == size_of::<fi_cq_data_entry>() {
-                to.cast::<fi_cq_data_entry>().write_unaligned(entry);
+            if bytes == size_of::<fi_cq_tagged_entry>() {
+                to.cast::<fi_cq_tagged_entry>().write_unaligned(entry);
+            } else if bytes == size_of::<fi_cq_data_entry>() {
+                let entry = (&raw const entry).cast::<fi_cq_data_entry>();
+                to.cast::<fi_cq_data_entry>().write_unaligned(*entry);
             } else {
                 std::ptr::copy_nonoverlapping((&raw const entry).cast(), to, bytes);
             }
@@ -232,7 +237,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buffer: *mut fi_cq_err_entry, _fla
         entry.len = failed.len;
         entry.buf = std::ptr::null_mut();
         entry.data = failed.data;
-        entry.tag = 0;
+        entry.tag = failed.tag;
         entry.olen = failed.missing;
         entry.err = failed.error;
         entry.prov_errno = failed.error;

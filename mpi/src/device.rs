@@ -216,6 +216,7 @@ impl Device {
             EnableRdmaRead: (access.read && self.limits.reads).into(),
         };
         let mut handle = 0;
+        let _off = vipl_sys::cancel::Off::new();
         // SAFETY: the library checks the range; its attributes and the room for the handle live through the call.
         let code = unsafe {
             (self.functions.VipRegisterMem)(
@@ -234,6 +235,7 @@ impl Device {
 
     /// Ends a registration.
     pub(crate) fn deregister(&self, address: *mut c_void, handle: u32) {
+        let _off = vipl_sys::cancel::Off::new();
         // SAFETY: the library checks its arguments.
         unsafe { (self.functions.VipDeregisterMem)(self.nic.raw(), address, handle) };
     }

@@ -18,7 +18,7 @@ struct Domain {
 static OPS: fi_ops = table(close, no_bind, no_control);
 static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
-    av_open: unsupported,
+    av_open,
     cq_open,
     endpoint,
     scalable_ep: unsupported,
@@ -79,6 +79,16 @@ unsafe fn nic_of(domain: *mut fid) -> Arc<Nic> {
     unsafe { &*domain.cast::<Domain>() }.nic.clone()
 }
 
+unsafe extern "C" fn av_open(
+    domain: *mut fid_domain,
+    _attributes: *mut c_void,
+    out: *mut *mut fid_av,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: libfabric's arguments.
+    code(|| unsafe { crate::av::open(nic_of(domain.cast()), out, context) })
+}
+
 unsafe extern "C" fn cq_open(
     domain: *mut fid_domain,
     attributes: *mut fi_cq_attr,
@@ -96,7 +106,14 @@ unsafe extern "C" fn endpoint(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: libfabric's arguments.
-    code(|| unsafe { crate::connection::open(nic_of(domain.cast()), info, out, context) })
+    code(|| unsafe {
+        let nic = nic_of(domain.cast());
+        let attributes = info.as_ref().and_then(|info| info.ep_attr.as_ref());
+        match attributes.map(|endpoint| endpoint.kind) {
+            Some(FI_EP_RDM) => crate::rdm::open(nic, info, out, context),
+            _ => crate::connection::open(nic, info, out, context),
+        }
+    })
 }
 
 unsafe extern "C" fn reg(

@@ -1,11 +1,11 @@
-//! `libvipl-fi.so`: a provider for libfabric named `vipl`, with endpoints of the type FI_EP_MSG. libfabric's own
-//! `ofi_rxm` builds FI_EP_RDM on them, which is what MPI libraries use.
+//! `libvipl-fi.so`: a provider for libfabric named `vipl`, with endpoints of the type FI_EP_MSG, on which libfabric's own
+//! `ofi_rxm` builds FI_EP_RDM, and with endpoints of that type of its own for messages with tags (decision 122).
 //!
 //! ```text
 //!   fi         the C structures that libfabric fixes          provider   fi_prov_ini, fi_getinfo, fi_fabric
 //!   libfabric  the few functions of the loading libfabric     fabric · domain · passive · endpoint · cq · eq · mr
 //!   device     the library, handles and limits                           one module per kind of object; of endpoints
-//!                                                                        also connection and transfer
+//!                                                                        also connection and transfer; rdm and av
 //!   nic        one open NIC, its lock, its engine             attributes what is offered, and whether it suits the hints
 //!   engine     connections: handshake, credits, messages,     packet · credit · iov · address   pure parts
 //!              RDMA, completions, all under the NIC's lock
@@ -19,6 +19,7 @@
 
 mod address;
 mod attributes;
+mod av;
 mod connection;
 mod cq;
 mod credit;
@@ -38,6 +39,7 @@ mod packet;
 mod passive;
 mod provider;
 mod queue;
+mod rdm;
 mod settings;
 mod slab;
 #[cfg(test)]

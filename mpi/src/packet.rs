@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   0      1      2          4           8
-//!   │ kind │ flags│ 0        │ posted    │ total, if FRAGMENTED │ data, if WITH_DATA │ payload …
+//!   │ kind │ flags│ 0        │ posted    │ total, if FRAGMENTED │ data, if WITH_DATA │ tag, if TAGGED │ payload …
 //! ```
 //!
 //! Numbers are little endian. `posted` is the count of [`crate::credit`]. A message longer than the receives of the peer
-//! travels in several packets, of which only the first has `total`. The length of a packet is the one VIA gives.
+//! travels in several packets, of which only the first has `total`; one with a tag does not, but is offered and read by RDMA. The length of a packet is the one VIA gives.
 
 use crate::address::Address;
 
@@ -21,6 +21,7 @@ pub(crate) const SMALLEST_CHUNK: u32 = 512;
 
 const FRAGMENTED: u8 = 1;
 const WITH_DATA: u8 = 2;
+const TAGGED: u8 = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"vFi1");
 
 /// What a packet is.
@@ -45,13 +46,17 @@ pub(crate) enum Kind {
     Accept = 8,
     /// The same; the connection ends.
     Reject = 9,
+    /// Offers a long message with a tag: where it can be read.
+    Offer = 10,
+    /// The peer has read what was offered.
+    Taken = 11,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
         let all = [
-            Data, More, Credit, Written, Read, ReadDone, Hello, Accept, Reject,
+            Data, More, Credit, Written, Read, ReadDone, Hello, Accept, Reject, Offer, Taken,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -64,15 +69,32 @@ pub(crate) struct Header {
     pub posted: u32,
     pub total: Option<u64>,
     pub data: Option<u64>,
+    pub tag: Option<u64>,
 }
 
 impl Header {
+    /// With nothing but its kind. Who sends it stores the count.
+    #[inline]
+    pub(crate) fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            posted: 0,
+            total: None,
+            data: None,
+            tag: None,
+        }
+    }
+
     /// Writes the header; returns its length.
     #[inline]
     pub(crate) fn write(&self, to: &mut [u8]) -> usize {
         let mut at = HEADER;
         let mut flags = 0;
-        for (flag, value) in [(FRAGMENTED, self.total), (WITH_DATA, self.data)] {
+        for (flag, value) in [
+            (FRAGMENTED, self.total),
+            (WITH_DATA, self.data),
+            (TAGGED, self.tag),
+        ] {
             if let Some(value) = value {
                 flags |= flag;
                 to[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -91,7 +113,9 @@ impl Header {
         let [kind, flags, 0, 0, posted @ ..] = *fixed else {
             return None;
         };
-        if flags & !(FRAGMENTED | WITH_DATA) != 0 {
+        if flags & !(FRAGMENTED | WITH_DATA | TAGGED) != 0
+            || flags == FRAGMENTED | WITH_DATA | TAGGED
+        {
             return None;
         }
         let mut word = |flag: u8| -> Option<Option<u64>> {
@@ -107,6 +131,7 @@ impl Header {
             posted: u32::from_le_bytes(posted),
             total: word(FRAGMENTED)?,
             data: word(WITH_DATA)?,
+            tag: word(TAGGED)?,
         };
         Some((header, rest))
     }
@@ -117,6 +142,8 @@ impl Header {
 pub(crate) struct Handshake {
     /// Bytes of each of the sender's receives.
     pub chunk: u32,
+    /// The sender is an endpoint for messages with tags.
+    pub tagged: bool,
     /// Where the sender is.
     pub address: Address,
     /// The application's.
@@ -132,7 +159,7 @@ impl Handshake {
         bytes.extend(MAGIC.to_le_bytes());
         bytes.extend(self.chunk.to_le_bytes());
         bytes.extend((self.data.len() as u16).to_le_bytes());
-        bytes.extend([0, 0]);
+        bytes.extend([u8::from(self.tagged), 0]);
         bytes.extend(self.address.to_bytes());
         bytes.extend(&self.data);
         bytes
@@ -143,13 +170,14 @@ impl Handshake {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (chunk, rest) = rest.split_first_chunk::<4>()?;
         let (length, rest) = rest.split_first_chunk::<2>()?;
-        let (_, rest) = rest.split_first_chunk::<2>()?;
+        let (kind, rest) = rest.split_first_chunk::<2>()?;
         let (address, data) = rest.split_first_chunk::<{ Address::BYTES }>()?;
         let chunk = u32::from_le_bytes(*chunk);
         let fits = data.len() == usize::from(u16::from_le_bytes(*length)) && data.len() <= CM_DATA;
         let ours = u32::from_le_bytes(*magic) == MAGIC && chunk >= SMALLEST_CHUNK;
         (fits && ours).then(|| Handshake {
             chunk,
+            tagged: kind[0] != 0,
             address: Address::from_bytes(address),
             data: data.to_vec(),
         })
@@ -240,12 +268,21 @@ mod tests {
     #[test]
     fn headers_come_back() {
         for total in [None, Some(1 << 30)] {
-            for data in [None, Some(u64::MAX)] {
+            for (data, tag) in [
+                (None, None),
+                (Some(u64::MAX), None),
+                (None, Some(7)),
+                (Some(5), Some(9)),
+            ] {
+                if total.and(data).and(tag).is_some() {
+                    continue; // Longer than any header: a message with a tag is not fragmented.
+                }
                 let header = Header {
                     kind: Kind::Data,
                     posted: 0xDEAD_BEEF,
                     total,
                     data,
+                    tag,
                 };
                 let mut bytes = [0; LONGEST_HEADER + 3];
                 let length = header.write(&mut bytes);
@@ -266,11 +303,13 @@ mod tests {
         let mut bytes = [0; 8];
         for kind in 0..=255 {
             bytes[0] = kind;
-            assert_eq!(Header::read(&bytes).is_some(), (1..=9).contains(&kind));
+            assert_eq!(Header::read(&bytes).is_some(), (1..=11).contains(&kind));
         }
         bytes[0] = Kind::Data as u8;
-        bytes[1] = 4;
-        assert_eq!(Header::read(&bytes), None);
+        for flags in [7, 8] {
+            bytes[1] = flags;
+            assert_eq!(Header::read(&bytes), None);
+        }
         bytes[1] = 0;
         bytes[3] = 1;
         assert_eq!(Header::read(&bytes), None);
@@ -280,6 +319,7 @@ mod tests {
     fn handshakes_come_back_and_fit_a_receive() {
         let handshake = Handshake {
             chunk: 4096,
+            tagged: true,
             address: Address::new([1, 2, 3, 4, 5, 6], 77, 9),
             data: vec![5; CM_DATA],
         };

@@ -50,6 +50,12 @@ const FIRST_PORT: u16 = 49_152;
 /// Milliseconds that one wait takes; a listener that closes is noticed after this time.
 const WAIT: VIP_ULONG = 100;
 
+/// A port for a listener without one of the program's choice.
+pub(crate) fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
+    NEXT.fetch_add(1, Ordering::Relaxed).max(FIRST_PORT)
+}
+
 /// Makes a listener.
 ///
 /// # Safety
@@ -61,7 +67,6 @@ pub(crate) unsafe fn open(
     out: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
     // SAFETY: the caller's promise.
     let source = unsafe {
         info.as_ref()
@@ -70,7 +75,7 @@ pub(crate) unsafe fn open(
     let mut address = source.unwrap_or_else(|| nic.address(0));
     let known = address.port != 0;
     if !known {
-        address = nic.address(NEXT.fetch_add(1, Ordering::Relaxed).max(FIRST_PORT));
+        address = nic.address(next_port());
     }
     let offer = Offer::new(&nic.device.limits);
     // SAFETY: the caller's promise. An info of fi_getinfo suits as it is.
@@ -101,6 +106,7 @@ pub(crate) unsafe fn open(
         events: None,
         fid: Opaque((&raw mut *listener).cast()),
         offer,
+        tagged: None,
     });
     // SAFETY: the caller's promise.
     unsafe { out.write(Box::into_raw(listener).cast()) };
@@ -183,7 +189,7 @@ impl Listener {
 }
 
 /// A listener's thread.
-fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
+pub(crate) fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
     let functions = nic.device.functions;
     let mut local = address.to_vip(nic.device.limits.address_bytes);
     while !closing.load(Ordering::Acquire) {

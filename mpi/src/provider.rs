@@ -65,6 +65,20 @@ unsafe extern "C" fn getinfo(
             libc::ENODATA
         })?;
         let offer = Offer::new(&nic.device.limits);
+        if nic.settings.rdm {
+            // SAFETY: libfabric's arguments, here and below.
+            match unsafe { crate::rdm::suits(hints) } {
+                Ok(()) => {
+                    let offer = offer.for_version(version);
+                    // SAFETY: as above.
+                    unsafe {
+                        out.write(offer.to_tagged_info(nic.address(0), nic.settings, hints));
+                    }
+                    return Ok(());
+                }
+                Err(what) => libfabric::info(|| format!("FI_EP_RDM is not offered: {what}")),
+            }
+        }
         // SAFETY: as above.
         let offer = unsafe { offer.suit(version, hints) }.map_err(|what| {
             libfabric::info(|| format!("the program asks for something else: {what}"));

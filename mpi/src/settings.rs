@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub connect_timeout: Duration,
     /// `FI_VIPL_LINGER`
     pub linger: Duration,
+    /// `FI_VIPL_RDM`
+    pub rdm: bool,
 }
 
 const DEVICE: &str = "via_lo";
@@ -36,7 +38,7 @@ const CHUNK: u32 = 16896;
 const LARGEST_CHUNK: u32 = 1 << 20;
 const LARGEST_WINDOW: u32 = 4096;
 
-const DECLARED: [(&CStr, c_int, &CStr); 7] = [
+const DECLARED: [(&CStr, c_int, &CStr); 8] = [
     (
         c"device",
         FI_PARAM_STRING,
@@ -66,6 +68,11 @@ const DECLARED: [(&CStr, c_int, &CStr); 7] = [
         c"linger",
         FI_PARAM_INT,
         c"milliseconds that a closing endpoint waits for what it has sent (default: 1000)",
+    ),
+    (
+        c"rdm",
+        FI_PARAM_INT,
+        c"1: offer messages with tags without ofi_rxm, to programs that need nothing else (default: 0)",
     ),
     (
         c"library",
@@ -149,6 +156,7 @@ impl Settings {
             reception,
             connect_timeout: milliseconds("CONNECT_TIMEOUT", 10_000),
             linger: milliseconds("LINGER", 1_000),
+            rdm: number("RDM", 0, 0, 1) != 0,
         }
     }
 }

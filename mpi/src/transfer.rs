@@ -87,7 +87,7 @@ unsafe fn inject_message(
         };
         let mut engine = ep.nic.lock();
         engine.called();
-        let sent = engine.with(ep.id, |endpoint, _| endpoint.inject(bytes, data));
+        let sent = engine.with(ep.id, |endpoint, _| endpoint.inject(bytes, data, None));
         sent == Some(true)
     });
     if short {

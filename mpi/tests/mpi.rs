@@ -51,12 +51,33 @@ fn a_tour_through_a_small_window() {
 /// Receives for more than the device transfers at a time, which `ofi_rxm` would fill.
 #[test]
 fn a_tour_with_large_packets() {
+    for rdm in ["1", "0"] {
+        tour(
+            "via_lo",
+            &[
+                ("FI_VIPL_CHUNK", "1048576"),
+                ("FI_OFI_RXM_BUFFER_SIZE", "262144"),
+                ("FI_VIPL_RDM", rdm),
+            ],
+        );
+    }
+}
+
+/// The provider makes messages with tags itself.
+#[test]
+fn tours_without_ofi_rxm() {
+    for device in ["via_lo", "clan:", "sim:seed=7,loss=0.01"] {
+        tour(device, &[("FI_VIPL_RDM", "1")]);
+    }
+    let small = [
+        ("FI_VIPL_RDM", "1"),
+        ("FI_VIPL_WINDOW", "1"),
+        ("FI_VIPL_CHUNK", "1500"),
+    ];
+    tour("via_lo", &small);
     tour(
         "via_lo",
-        &[
-            ("FI_VIPL_CHUNK", "1048576"),
-            ("FI_OFI_RXM_BUFFER_SIZE", "262144"),
-        ],
+        &[("FI_VIPL_RDM", "1"), ("FI_VIPL_RELIABILITY", "delivery")],
     );
 }
 
@@ -81,15 +102,18 @@ fn a_tour_over_rdma() {
     tour("verbs:", &[]);
 }
 
-/// Runs a program that prints how many ranks it has in the end.
+/// Runs a program that prints how many ranks it has in the end, with the provider's messages with tags and with those of `ofi_rxm`.
 fn runs(name: &str, device: &str, ranks: usize, in_the_end: usize) {
     let Some(program) = program(name) else {
         return;
     };
-    let finished = Job::new(device, ranks, &program).run();
-    let line = format!("ok: {in_the_end} ranks");
-    let good = finished.status.success() && finished.stdout.contains(&line);
-    assert!(good && !finished.timed_out, "{}", finished.report(name));
+    for rdm in ["1", "0"] {
+        let job = Job::new(device, ranks, &program).env("FI_VIPL_RDM", rdm);
+        let finished = job.run();
+        let line = format!("ok: {in_the_end} ranks");
+        let good = finished.status.success() && finished.stdout.contains(&line);
+        assert!(good && !finished.timed_out, "{}", finished.report(name));
+    }
 }
 
 #[test]

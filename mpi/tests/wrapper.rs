@@ -158,6 +158,31 @@ fn open_mpi_makes_progress_by_its_calls() {
     }
 }
 
+/// Open MPI 4 takes the first offer, so that of `ofi_rxm` is kept from it where the user wants messages with tags from the provider.
+/// Version 5 asks for more than those.
+#[test]
+fn open_mpi_4_can_have_messages_with_tags_from_the_provider() {
+    const EXCLUDED: &str = "OMPI_MCA_mtl_ofi_provider_exclude=vipl;ofi_rxm\n";
+    let run = |version, environment: &[(&str, &str)]| {
+        let place = Place::new(version);
+        let program = place.path("program");
+        place.run(environment, &["-n", "2", &program])
+    };
+    let finished = run(OPEN_MPI, &[("FI_VIPL_RDM", "1")]);
+    let passed = [
+        EXCLUDED,
+        "-x FI_VIPL_RDM ",
+        "-x OMPI_MCA_mtl_ofi_provider_exclude ",
+    ];
+    let passed = passed.iter().all(|part| finished.stdout.contains(part));
+    assert!(passed, "{}", finished.report("Open MPI 4"));
+    for (version, value) in [(OPEN_MPI, "0"), (OPEN_MPI_5, "1")] {
+        let other = run(version, &[("FI_VIPL_RDM", value)]);
+        let left = other.stderr.is_empty() && !other.stdout.contains(EXCLUDED);
+        assert!(left, "{}", other.report(version));
+    }
+}
+
 /// What was set before is obeyed, and said when the job does not run over VIPL then.
 #[test]
 fn variables_that_keep_vipl_out_are_passed() {

@@ -23,6 +23,8 @@ pub(crate) struct Passive {
     pub events: Option<Id>,
     pub fid: Opaque<fid>,
     pub offer: Offer,
+    /// The endpoint for messages with tags that listens here.
+    pub tagged: Option<Id>,
 }
 
 /// Where a connection request came in.

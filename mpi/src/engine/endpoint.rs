@@ -11,6 +11,7 @@
 //! [`Receiver`] the receives, [`Reports`] the queues that the program reads.
 
 mod handshake;
+mod tagged;
 
 use vipl_abi::*;
 use vipl_sys::clock::Instant;
@@ -27,6 +28,9 @@ use crate::device::Handle;
 use crate::fi::{FI_ENOKEY, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
 use crate::packet::{Handshake, Header, Kind, ReadAnswer, ReadRequest};
 use crate::slab::Id;
+
+use tagged::Tagged;
+pub(crate) use tagged::TaggedSend;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +54,13 @@ pub(crate) struct Endpoint {
     incoming: Option<Incoming>,
     /// Error of unfinished operations: what has happened, or that the program closes.
     error: i32,
+    /// It was connected once.
+    reached: bool,
     vi: Vi,
     sender: Sender,
     receiver: Receiver,
+    /// The connection belongs to an endpoint for messages with tags.
+    tagged: Option<Box<Tagged>>,
     pub reports: Reports,
 }
 
@@ -70,9 +78,11 @@ impl Endpoint {
             peer: None,
             incoming,
             error: libc::ECONNRESET,
+            reached: false,
             vi: Vi::new(&shared.device, shared.settings)?,
             sender: Sender::default(),
             receiver: Receiver::default(),
+            tagged: None,
             reports: Reports::default(),
         })
     }
@@ -155,8 +165,8 @@ impl Endpoint {
 
     /// Sends a short message at once; false: it has to wait, or to be refused.
     #[inline]
-    pub(crate) fn inject(&mut self, bytes: &[u8], data: Option<u64>) -> bool {
-        self.state == State::Connected && self.sender.inject(bytes, data, &mut self.vi)
+    pub(crate) fn inject(&mut self, bytes: &[u8], data: Option<u64>, tag: Option<u64>) -> bool {
+        self.state == State::Connected && self.sender.inject(bytes, data, tag, &mut self.vi)
     }
 
     /// Posts a receive of the program.
@@ -222,6 +232,7 @@ impl Endpoint {
                 context,
                 flags,
                 kind,
+                owned,
             } = sent
             {
                 let ended = Ended {
@@ -229,8 +240,9 @@ impl Endpoint {
                     flags,
                     kind,
                     error,
+                    owned,
                 };
-                self.reports.sent(&ended, shared);
+                self.ended(&ended, shared);
             }
             if error != 0 {
                 self.fail(error, shared);
@@ -285,6 +297,18 @@ impl Endpoint {
         let Received { at, length, .. } = received;
         let (header, payload) = Header::read(self.vi.packet(at, length)).ok_or(Malformed)?;
         match header.kind {
+            Kind::Data | Kind::Offer if self.tagged.is_some() => {
+                if !matches!(self.state, State::Connected | State::Ending) {
+                    return Err(Malformed);
+                }
+                self.tagged_message(&header, at, length, shared)?;
+            }
+            Kind::Offer => return Err(Malformed),
+            Kind::More if self.tagged.is_some() => return Err(Malformed),
+            Kind::Taken => {
+                let answer = ReadAnswer::from_bytes(payload).ok_or(Malformed)?;
+                self.offer_taken(answer, shared)?;
+            }
             Kind::Data | Kind::More => {
                 if !matches!(self.state, State::Connected | State::Ending) {
                     return Err(Malformed);
@@ -310,6 +334,7 @@ impl Endpoint {
                     data: header.data.ok_or(Malformed)?,
                     error: 0,
                     missing: 0,
+                    tag: 0,
                 };
                 self.reports.received(completion, shared);
             }
@@ -320,7 +345,7 @@ impl Endpoint {
             Kind::ReadDone => {
                 let answer = ReadAnswer::from_bytes(payload).ok_or(Malformed)?;
                 if let Some(ended) = self.sender.answered(answer).ok_or(Malformed)? {
-                    self.reports.sent(&ended, shared);
+                    self.ended(&ended, shared);
                 }
             }
             Kind::Hello | Kind::Accept | Kind::Reject => {
@@ -425,8 +450,9 @@ impl Endpoint {
     /// Ends what has not been posted and what waits for the peer.
     fn flush(&mut self, shared: &mut Shared) {
         for ended in self.sender.end(self.error) {
-            self.reports.sent(&ended, shared);
+            self.ended(&ended, shared);
         }
+        self.end_offers(shared);
         for completion in self.receiver.cancel_all() {
             self.reports.received(completion, shared);
         }

@@ -9,19 +9,23 @@ mod connect;
 mod endpoint;
 mod operation;
 mod queues;
+mod rdm;
 mod receiver;
 mod reports;
 mod sender;
+mod tagged;
 mod vi;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(crate) use connect::{Incoming, Passive};
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{Endpoint, TaggedSend};
 pub(crate) use operation::{Operation, Work};
 pub(crate) use queues::{Completion, Entry, Event, Opaque, Queue, Reading, Wake};
+pub(crate) use rdm::{Av, Posted, Probe, Rdm};
 pub(crate) use receiver::Receive;
+pub(crate) use tagged::Route;
 
 use vipl_abi::CqHandler;
 
@@ -38,6 +42,8 @@ pub(crate) struct Shared {
     pub completions: Slab<Queue<Completion>>,
     pub events: Slab<Queue<Event>>,
     pub passives: Slab<Passive>,
+    pub avs: Slab<Av>,
+    pub rdms: Slab<Rdm>,
     /// Failed attempts to reach an address, in a row.
     pub failures: HashMap<[u8; Address::BYTES], u32>,
     /// Filled only when the device cannot read remote memory.
@@ -124,6 +130,8 @@ impl Engine {
                 completions: Slab::new(),
                 events: Slab::new(),
                 passives: Slab::new(),
+                avs: Slab::new(),
+                rdms: Slab::new(),
                 failures: HashMap::new(),
                 regions: Regions::new(),
                 abandoned: Vec::new(),

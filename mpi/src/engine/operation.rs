@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::queues::Context;
-use crate::fi::{FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_WRITE};
+use crate::fi::{FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE};
 use crate::iov::Iov;
 use crate::packet::{ReadAnswer, ReadRequest};
 
@@ -14,15 +14,40 @@ pub(super) const READ_FLAGS: u64 = FI_READ | FI_RMA;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Send,
-    Write { address: u64, key: u32 },
-    Read { address: u64, key: u32 },
+    Write {
+        address: u64,
+        key: u32,
+    },
+    Read {
+        address: u64,
+        key: u32,
+    },
+    /// Offers a long message with a tag. Its end comes from the peer.
+    Offer(ReadRequest),
+    /// Reads one that the peer has offered; the context is the provider's.
+    Pull {
+        address: u64,
+        key: u32,
+    },
+}
+
+/// In place of the flags of a completion: the end of [`Work::Pull`].
+pub(super) const PULL: u64 = 1 << 63;
+
+/// A registration that the provider has made for one operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owned {
+    pub address: u64,
+    pub key: u32,
 }
 
 impl Work {
     /// Flags of its completion.
-    pub(super) fn flags(self) -> u64 {
+    fn flags(self) -> u64 {
         match self {
             Work::Send => FI_SEND | FI_MSG,
+            Work::Offer(_) => FI_SEND | FI_TAGGED,
+            Work::Pull { .. } => PULL,
             Work::Write { .. } => FI_WRITE | FI_RMA,
             Work::Read { .. } => READ_FLAGS,
         }
@@ -36,6 +61,8 @@ pub(crate) struct Operation {
     pub iov: Iov,
     /// For the peer's completion.
     pub data: Option<u64>,
+    pub tag: Option<u64>,
+    pub(super) owned: Option<Owned>,
     pub context: Context,
     pub flags: u64,
     /// Never completes, not even with an error: the program has given no context.
@@ -52,12 +79,23 @@ impl Operation {
             work,
             iov,
             data: None,
+            tag: None,
+            owned: None,
             context,
             flags,
             silent: false,
             total: iov.total(),
             done: 0,
             begun: false,
+        }
+    }
+
+    /// Flags of its completion.
+    #[inline]
+    pub(super) fn kind(&self) -> u64 {
+        match self.tag {
+            Some(_) => FI_SEND | FI_TAGGED,
+            None => self.work.flags(),
         }
     }
 
@@ -111,6 +149,7 @@ pub(super) enum Sent {
         context: Context,
         flags: u64,
         kind: u64,
+        owned: Option<Owned>,
     },
 }
 
@@ -135,6 +174,7 @@ pub(super) struct Reads {
 struct PendingRead {
     context: Context,
     flags: u64,
+    kind: u64,
     left: usize,
     error: i32,
 }
@@ -145,6 +185,7 @@ impl Reads {
         let waiting = PendingRead {
             context: operation.context,
             flags: operation.flags,
+            kind: operation.kind(),
             left: requests,
             error: 0,
         };
@@ -156,7 +197,10 @@ impl Reads {
         clippy::option_option,
         reason = "an answer is expected or not, and the last one or not"
     )]
-    pub(super) fn answered(&mut self, answer: ReadAnswer) -> Option<Option<(Context, u64, i32)>> {
+    pub(super) fn answered(
+        &mut self,
+        answer: ReadAnswer,
+    ) -> Option<Option<(Context, u64, u64, i32)>> {
         let waiting = self.waiting.get_mut(&answer.id)?;
         self.under_way = self.under_way.checked_sub(1)?;
         waiting.left -= 1;
@@ -166,17 +210,17 @@ impl Reads {
         if waiting.left > 0 {
             return Some(None);
         }
-        let ended = (waiting.context, waiting.flags, waiting.error);
+        let ended = (waiting.context, waiting.flags, waiting.kind, waiting.error);
         self.waiting.remove(&answer.id);
         Some(Some(ended))
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<(Context, u64)> {
+    pub(super) fn take_all(&mut self) -> Vec<(Context, u64, u64)> {
         self.under_way = 0;
         let waiting = std::mem::take(&mut self.waiting);
         waiting
             .into_values()
-            .map(|one| (one.context, one.flags))
+            .map(|one| (one.context, one.flags, one.kind))
             .collect()
     }
 }

@@ -96,6 +96,7 @@ pub(crate) struct Completion {
     pub error: i32,
     /// Bytes that found no room.
     pub missing: usize,
+    pub tag: u64,
 }
 
 /// One event.

@@ -187,6 +187,7 @@ fn completed(
         data: data.unwrap_or(0),
         error: if missing > 0 { FI_ETRUNC } else { 0 },
         missing,
+        tag: 0,
     })
 }
 
@@ -199,5 +200,6 @@ fn withdrawn(receive: &Receive) -> Completion {
         data: 0,
         error: libc::ECANCELED,
         missing: 0,
+        tag: 0,
     }
 }

@@ -7,7 +7,7 @@ use crate::fi::{FI_COMPLETION, fid};
 use crate::slab::Id;
 
 /// A completion queue that the endpoint is bound to.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Binding {
     pub queue: Option<Id>,
     /// Only operations that request it complete.
@@ -15,7 +15,7 @@ pub(crate) struct Binding {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Reports {
     pub sends: Binding,
     pub receives: Binding,
@@ -38,6 +38,7 @@ impl Reports {
             data: 0,
             error: ended.error,
             missing: 0,
+            tag: 0,
         };
         shared.complete(self.sends.queue, completion);
     }

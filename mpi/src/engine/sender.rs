@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use vipl_abi::*;
 
-use super::operation::{Answer, Operation, READ_FLAGS, Reads, Sent, Waiting, Work};
+use super::operation::{Answer, Operation, Owned, Reads, Sent, Waiting, Work};
 use super::queues::Context;
 use super::vi::Vi;
 use crate::attributes::{INJECT, WAITING};
@@ -37,6 +37,8 @@ pub(super) struct Ended {
     /// Flags of its completion.
     pub kind: u64,
     pub error: i32,
+    /// What the provider has registered for it.
+    pub owned: Option<Owned>,
 }
 
 /// See the module.
@@ -46,6 +48,8 @@ pub(super) struct Sender {
     queue: VecDeque<Waiting>,
     reads: Reads,
     answers: VecDeque<Answer>,
+    /// Offers of the peer that are done with.
+    taken: VecDeque<ReadAnswer>,
     /// An operation was refused for lack of room, and the program has not been woken since.
     refused: bool,
 }
@@ -57,13 +61,13 @@ impl Sender {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.taken.is_empty()
     }
 
     /// Whether there is nothing to post, and no program to wake.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.answers.is_empty() && !self.refused
+        self.queue.is_empty() && self.answers.is_empty() && self.taken.is_empty() && !self.refused
     }
 
     /// Posts an operation or queues it. True: a part of it is posted, and there may be room for the rest.
@@ -104,17 +108,22 @@ impl Sender {
     /// Posts a message that is copied and does not complete, without making an operation of it; false: it is too long, or has
     /// to wait.
     #[inline]
-    pub(super) fn inject(&mut self, bytes: &[u8], data: Option<u64>, vi: &mut Vi) -> bool {
+    pub(super) fn inject(
+        &mut self,
+        bytes: &[u8],
+        data: Option<u64>,
+        tag: Option<u64>,
+        vi: &mut Vi,
+    ) -> bool {
         let may = self.queue.is_empty()
             && bytes.len() <= INJECT.min(vi.payload_max())
             && vi.room() > KEPT
             && vi.credit().for_data();
         if may {
             let header = Header {
-                kind: Kind::Data,
-                posted: 0,
-                total: None,
                 data,
+                tag,
+                ..Header::new(Kind::Data)
             };
             let fill = |to: &mut [u8]| to.copy_from_slice(bytes);
             vi.send_copied(header, bytes.len(), fill, Sent::Nothing);
@@ -122,10 +131,26 @@ impl Sender {
         may
     }
 
+    /// Takes an operation of the provider's own, however many wait.
+    pub(super) fn add(&mut self, operation: Operation) {
+        self.queue.push_back(Waiting::new(operation));
+    }
+
+    /// Tells the peer that what it has offered was read, or why not.
+    pub(super) fn taken(&mut self, answer: ReadAnswer) {
+        self.taken.push_back(answer);
+    }
+
     /// Posts what there is room for. True: a program whose operation was refused may try again.
     pub(super) fn pump(&mut self, vi: &mut Vi) -> bool {
         if !self.answers.is_empty() {
             self.pump_answers(vi);
+        }
+        while vi.room() > KEPT
+            && vi.credit().for_data()
+            && let Some(answer) = self.taken.pop_front()
+        {
+            vi.send_control(Kind::Taken, &answer.to_bytes(), Sent::Nothing);
         }
         while let Some(mut waiting) = self.queue.pop_front() {
             match self.step(&mut waiting.operation, vi) {
@@ -151,12 +176,15 @@ impl Sender {
         match operation.work {
             Work::Send => send(operation, vi),
             Work::Write { address, key } => write(operation, address, key, vi),
+            Work::Offer(request) => offer(operation, request, vi),
             Work::Read { .. } if operation.total == 0 => send_nothing(operation, vi),
-            Work::Read { address, key } if vi.reads() => {
+            Work::Read { address, key } | Work::Pull { address, key } if vi.reads() => {
                 let all = rdma(operation, VIP_CONTROL_OP_RDMAREAD, address, key, vi);
                 if all { Step::Finished } else { Step::Further }
             }
-            Work::Read { address, key } => self.request(operation, address, key, vi),
+            Work::Read { address, key } | Work::Pull { address, key } => {
+                self.request(operation, address, key, vi)
+            }
         }
     }
 
@@ -197,11 +225,12 @@ impl Sender {
     )]
     pub(super) fn answered(&mut self, answer: ReadAnswer) -> Option<Option<Ended>> {
         let ended = self.reads.answered(answer)?;
-        Some(ended.map(|(context, flags, error)| Ended {
+        Some(ended.map(|(context, flags, kind, error)| Ended {
             context,
             flags,
-            kind: READ_FLAGS,
+            kind,
             error,
+            owned: None,
         }))
     }
 
@@ -250,21 +279,24 @@ impl Sender {
     /// Ends what is not posted and what waits for the peer, with this error.
     pub(super) fn end(&mut self, error: i32) -> Vec<Ended> {
         self.answers.clear();
+        self.taken.clear();
         let queued = std::mem::take(&mut self.queue).into_iter();
         let queued = queued.map(|waiting| waiting.operation);
         let queued = queued.filter(|operation| !operation.silent);
         let queued = queued.map(|operation| Ended {
             context: operation.context,
             flags: operation.flags,
-            kind: operation.work.flags(),
+            kind: operation.kind(),
             error,
+            owned: operation.owned,
         });
         let reads = self.reads.take_all().into_iter();
-        let reads = reads.map(|(context, flags)| Ended {
+        let reads = reads.map(|(context, flags, kind)| Ended {
             context,
             flags,
-            kind: READ_FLAGS,
+            kind,
             error,
+            owned: None,
         });
         queued.chain(reads).collect()
     }
@@ -279,8 +311,25 @@ fn end_of(operation: &Operation) -> Sent {
     Sent::Operation {
         context: operation.context,
         flags: operation.flags,
-        kind: operation.work.flags(),
+        kind: operation.kind(),
+        owned: operation.owned,
     }
+}
+
+/// Offers a long message.
+fn offer(operation: &Operation, request: ReadRequest, vi: &mut Vi) -> Step {
+    if !vi.credit().for_data() {
+        return Step::Blocked;
+    }
+    let header = Header {
+        data: operation.data,
+        tag: operation.tag,
+        ..Header::new(Kind::Offer)
+    };
+    let bytes = request.to_bytes();
+    let fill = |to: &mut [u8]| to.copy_from_slice(&bytes);
+    vi.send_copied(header, bytes.len(), fill, Sent::Nothing);
+    Step::Finished
 }
 
 /// One packet of a message.
@@ -294,10 +343,10 @@ fn send(operation: &mut Operation, vi: &mut Vi) -> Step {
     let first = !std::mem::replace(&mut operation.begun, true);
     let last = length == left;
     let header = Header {
-        kind: if first { Kind::Data } else { Kind::More },
-        posted: 0,
         total: (first && !last).then_some(operation.total as u64),
         data: operation.data.filter(|_| first),
+        tag: operation.tag.filter(|_| first),
+        ..Header::new(if first { Kind::Data } else { Kind::More })
     };
     let sent = if last {
         end_of(operation)
@@ -329,10 +378,9 @@ fn write(operation: &mut Operation, address: u64, key: u32, vi: &mut Vi) -> Step
         return Step::Blocked;
     }
     let header = Header {
-        kind: Kind::Written,
-        posted: 0,
         total: Some(operation.total as u64),
         data: operation.data,
+        ..Header::new(Kind::Written)
     };
     vi.send_copied(header, 0, |_| {}, end_of(operation));
     Step::Finished

@@ -193,14 +193,8 @@ impl Vi {
 
     /// Sends a control packet.
     pub(super) fn send_control(&mut self, kind: Kind, payload: &[u8], sent: Sent) {
-        let header = Header {
-            kind,
-            posted: 0,
-            total: None,
-            data: None,
-        };
         let fill = |to: &mut [u8]| to.copy_from_slice(payload);
-        self.send_copied(header, payload.len(), fill, sent);
+        self.send_copied(Header::new(kind), payload.len(), fill, sent);
     }
 
     /// Grants the peer credit in a packet of its own, if it is due.

@@ -2,6 +2,7 @@
 
 pub(crate) const FI_MSG: u64 = 1 << 1;
 pub(crate) const FI_RMA: u64 = 1 << 2;
+pub(crate) const FI_TAGGED: u64 = 1 << 3;
 pub(crate) const FI_READ: u64 = 1 << 8;
 pub(crate) const FI_WRITE: u64 = 1 << 9;
 pub(crate) const FI_RECV: u64 = 1 << 10;
@@ -19,6 +20,10 @@ pub(crate) const FI_TRANSMIT_COMPLETE: u64 = 1 << 27;
 pub(crate) const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(crate) const FI_LOCAL_COMM: u64 = 1 << 51;
 pub(crate) const FI_REMOTE_COMM: u64 = 1 << 52;
+/// Of receives: the message that was claimed; of probes: to claim, or to drop, what is found.
+pub(crate) const FI_CLAIM: u64 = 1 << 59;
+pub(crate) const FI_DISCARD: u64 = 1 << 58;
+pub(crate) const FI_DIRECTED_RECV: u64 = 1 << 59;
 pub(crate) const FI_SOURCE: u64 = 1 << 57;
 /// Flag of a binding: only operations that request it complete to the queue.
 pub(crate) const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
@@ -27,6 +32,7 @@ pub(crate) const FI_FORMAT_UNSPEC: u32 = 0;
 pub(crate) const FI_SOCKADDR: u32 = 1;
 pub(crate) const FI_SOCKADDR_IN6: u32 = 3;
 pub(crate) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+pub(crate) const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub(crate) const FI_SHARED_CONTEXT: usize = usize::MAX;
 
 pub(crate) const FI_MR_BASIC: i32 = 1;
@@ -45,12 +51,16 @@ pub(crate) const FI_THREAD_SAFE: i32 = 1;
 pub(crate) const FI_RM_ENABLED: i32 = 2;
 pub(crate) const FI_AV_UNSPEC: i32 = 0;
 pub(crate) const FI_EP_UNSPEC: i32 = 0;
+pub(crate) const FI_AV_TABLE: i32 = 2;
 pub(crate) const FI_EP_MSG: i32 = 1;
+pub(crate) const FI_EP_RDM: i32 = 3;
 
 /// All nine orders of FI_ORDER_STRICT: read, write and send after each other.
 pub(crate) const FI_ORDER_STRICT: u64 = 0x1FF;
 pub(crate) const FI_ORDER_WAR: u64 = 1 << 3;
 pub(crate) const FI_ORDER_SAR: u64 = 1 << 6;
+/// Sends after sends.
+pub(crate) const FI_ORDER_SAS: u64 = 1 << 8;
 /// The orders of RMA operations among themselves.
 pub(crate) const FI_ORDER_RMA: u64 = 0xF << 32;
 pub(crate) const FI_ORDER_RMA_WAR: u64 = 1 << 34;
@@ -59,6 +69,7 @@ pub(crate) const FI_CLASS_FABRIC: usize = 1;
 pub(crate) const FI_CLASS_DOMAIN: usize = 2;
 pub(crate) const FI_CLASS_EP: usize = 3;
 pub(crate) const FI_CLASS_PEP: usize = 9;
+pub(crate) const FI_CLASS_AV: usize = 11;
 pub(crate) const FI_CLASS_MR: usize = 12;
 pub(crate) const FI_CLASS_EQ: usize = 13;
 pub(crate) const FI_CLASS_CQ: usize = 14;
@@ -78,6 +89,7 @@ pub(crate) const FI_CQ_FORMAT_UNSPEC: i32 = 0;
 pub(crate) const FI_CQ_FORMAT_CONTEXT: i32 = 1;
 pub(crate) const FI_CQ_FORMAT_MSG: i32 = 2;
 pub(crate) const FI_CQ_FORMAT_DATA: i32 = 3;
+pub(crate) const FI_CQ_FORMAT_TAGGED: i32 = 4;
 
 pub(crate) const FI_NOTIFY: u32 = 0;
 pub(crate) const FI_CONNREQ: u32 = 1;

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{
-    fi_fabric_attr, fi_info, fi_ops, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_ep, fi_ops_eq,
-    fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma,
+    fi_fabric_attr, fi_info, fi_ops, fi_ops_av, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_ep,
+    fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
 };
 
 /// First member of every object.
@@ -43,7 +43,7 @@ pub(crate) struct fid_ep {
     pub cm: *const fi_ops_cm,
     pub msg: *const fi_ops_msg,
     pub rma: *const fi_ops_rma,
-    pub tagged: *const c_void,
+    pub tagged: *const fi_ops_tagged,
     pub atomic: *const c_void,
     pub collective: *const c_void,
 }
@@ -61,6 +61,12 @@ pub(crate) struct fid_cq {
 }
 
 #[repr(C)]
+pub(crate) struct fid_av {
+    pub fid: fid,
+    pub ops: *const fi_ops_av,
+}
+
+#[repr(C)]
 pub(crate) struct fid_mr {
     pub fid: fid,
     pub mem_desc: *mut c_void,
@@ -68,6 +74,18 @@ pub(crate) struct fid_mr {
 }
 
 /// Full form of an entry of a completion queue; the shorter formats are its beginnings.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct fi_cq_tagged_entry {
+    pub op_context: *mut c_void,
+    pub flags: u64,
+    pub len: usize,
+    pub buf: *mut c_void,
+    pub data: u64,
+    pub tag: u64,
+}
+
+/// Its beginning.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct fi_cq_data_entry {
@@ -118,6 +136,18 @@ pub(crate) struct fi_msg {
     pub desc: *const *mut c_void,
     pub iov_count: usize,
     pub addr: u64,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub(crate) struct fi_msg_tagged {
+    pub msg_iov: *const libc::iovec,
+    pub desc: *const *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub tag: u64,
+    pub ignore: u64,
     pub context: *mut c_void,
     pub data: u64,
 }

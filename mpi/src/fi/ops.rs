@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::{
     fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg,
-    fi_msg_rma, fid, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr, fid_pep,
+    fi_msg_rma, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
+    fid_pep,
 };
 
 /// An operation that the provider does not have, whatever its arguments: [`unsupported`].
@@ -48,7 +49,7 @@ tables! {
         trywait: unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int,
     }
     fi_ops_domain {
-        av_open: Unsupported,
+        av_open: unsafe extern "C" fn(*mut fid_domain, Ptr, *mut *mut fid_av, Ptr) -> c_int,
         cq_open: unsafe extern "C" fn(*mut fid_domain, *mut fi_cq_attr, *mut *mut fid_cq, Ptr) -> c_int,
         endpoint: unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int,
         scalable_ep: Unsupported,
@@ -93,6 +94,25 @@ tables! {
         inject: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64) -> isize,
         senddata: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, Ptr, u64, u64, Ptr) -> isize,
         injectdata: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, u64) -> isize,
+    }
+    fi_ops_av {
+        insert: unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut u64, u64, Ptr) -> c_int,
+        insertsvc: Unsupported,
+        insertsym: Unsupported,
+        remove: unsafe extern "C" fn(*mut fid_av, *mut u64, usize, u64) -> c_int,
+        lookup: unsafe extern "C" fn(*mut fid_av, u64, Ptr, *mut usize) -> c_int,
+        straddr: unsafe extern "C" fn(*mut fid_av, *const c_void, *mut c_char, *mut usize) -> *const c_char,
+    }
+    fi_ops_tagged {
+        recv: unsafe extern "C" fn(*mut fid_ep, Ptr, usize, Ptr, u64, u64, u64, Ptr) -> isize,
+        recvv: unsafe extern "C" fn(*mut fid_ep, Iov, Desc, usize, u64, u64, u64, Ptr) -> isize,
+        recvmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_tagged, u64) -> isize,
+        send: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, Ptr, u64, u64, Ptr) -> isize,
+        sendv: unsafe extern "C" fn(*mut fid_ep, Iov, Desc, usize, u64, u64, Ptr) -> isize,
+        sendmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_tagged, u64) -> isize,
+        inject: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, u64) -> isize,
+        senddata: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, Ptr, u64, u64, u64, Ptr) -> isize,
+        injectdata: unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, u64, u64) -> isize,
     }
     fi_ops_rma {
         read: unsafe extern "C" fn(*mut fid_ep, Ptr, usize, Ptr, u64, u64, u64, Ptr) -> isize,

@@ -1,6 +1,7 @@
 //! The whole provider in one process, by the tables that libfabric would call: two endpoints connect to each other over
 //! the library under test. `FI_VIPL_DEVICE` chooses another device than loopback.
 
+mod tagged;
 mod world;
 
 use crate::engine::{Completion, Queue};

@@ -10,6 +10,7 @@ use crate::engine::{Incoming, Shared};
 use crate::fi::{FI_CONNECTED, FI_CONNREQ, FI_EOPBADSTATE};
 use crate::object::ConnectionRequest;
 use crate::packet::{Handshake, Kind};
+use crate::slab::Id;
 
 impl Endpoint {
     /// The program connects. The caller asks the peer, with the VI of this endpoint.
@@ -53,9 +54,22 @@ impl Endpoint {
         }
     }
 
+    /// The request is for an endpoint for messages with tags, which accepts all.
+    fn join(&mut self, owner: Id, shared: &mut Shared) {
+        self.incoming = None;
+        self.own(owner, shared);
+        self.state = State::Connected;
+        self.reached = true;
+        self.send_handshake(Kind::Accept, &[]);
+        if let (Some(rdm), Some(peer)) = (shared.rdms.get(owner), self.peer) {
+            rdm.joined(self.id, peer);
+        }
+    }
+
     fn send_handshake(&mut self, kind: Kind, data: &[u8]) {
         let handshake = Handshake {
             chunk: self.vi.chunk() as u32,
+            tagged: self.tagged.is_some(),
             address: self.local,
             data: data.to_vec(),
         };
@@ -73,12 +87,24 @@ impl Endpoint {
         match (kind, self.state, self.incoming) {
             (Kind::Hello, State::Idle, Some(incoming)) => {
                 self.meet(&handshake);
+                let passive = shared.passives.get(incoming.passive);
+                let owner = passive.and_then(|passive| passive.tagged);
+                if handshake.tagged != owner.is_some() {
+                    self.state = State::Asked;
+                    self.reject(&[], shared);
+                    return true;
+                }
+                if let Some(owner) = owner {
+                    self.join(owner, shared);
+                    return true;
+                }
                 self.state = State::Asked;
                 self.announce(incoming, handshake, shared);
             }
             (Kind::Accept, State::Asking, _) => {
                 self.meet(&handshake);
                 self.state = State::Connected;
+                self.reached = true;
                 self.reports.event(FI_CONNECTED, 0, handshake.data, shared);
             }
             (Kind::Reject, State::Asking, _) => {
@@ -136,6 +162,7 @@ impl Endpoint {
             _ => return Err(libc::EINVAL),
         }
         self.state = State::Connected;
+        self.reached = true;
         self.send_handshake(Kind::Accept, data);
         self.reports.event(FI_CONNECTED, 0, Vec::new(), shared);
         self.pump(shared);
