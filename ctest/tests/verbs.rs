@@ -191,3 +191,13 @@ fn nothing_is_copied_and_no_thread_is_woken() {
     let program = machine.program("counts");
     machine.run(&[&program.to_string_lossy()], true);
 }
+
+/// libibverbs opens files and takes the lowest numbers for them.
+#[test]
+fn numbers_0_to_2_are_the_programs() {
+    let Some(machine) = machine() else {
+        return;
+    };
+    let program = vipl_ctest::program("standard");
+    machine.run(&[&program.to_string_lossy(), "-d", "verbs:"], true);
+}

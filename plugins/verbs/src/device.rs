@@ -4,7 +4,7 @@ mod queue_pair;
 
 use std::ffi::{CStr, c_int};
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,17 +37,16 @@ struct Standard(#[expect(dead_code, reason = "closing them frees the numbers")] 
 impl Standard {
     fn hold() -> Standard {
         let mut held = Vec::new();
-        // SAFETY: a system call; the descriptors are new.
-        while let Ok(fd) = unsafe {
-            vipl_sys::shm::made(libc::open(
-                c"/dev/null".as_ptr(),
-                libc::O_RDONLY | libc::O_CLOEXEC,
-            ))
-        } {
-            use std::os::fd::AsRawFd;
-            let above = fd.as_raw_fd() > 2;
-            held.push(fd);
-            if above {
+        loop {
+            // SAFETY: a system call. Not by `vipl_sys::fd`, which takes a file out of these numbers.
+            let raw =
+                unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+            if raw < 0 {
+                break;
+            }
+            // SAFETY: the descriptor is new.
+            held.push(unsafe { OwnedFd::from_raw_fd(raw) });
+            if raw > 2 {
                 break;
             }
         }
