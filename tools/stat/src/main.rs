@@ -4,9 +4,11 @@ mod document;
 mod find;
 mod model;
 mod once;
+mod prometheus;
 mod view;
 mod words;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,6 +37,16 @@ struct Options {
     /// Show what a process that has ended was doing, the latest or the one with this process id
     #[arg(long, value_name = "PID", num_args = 0..=1)]
     last: Option<Option<u64>>,
+
+    /// Serve the figures for Prometheus at this address, and show nothing
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:9477",
+        conflicts_with_all = ["once", "json", "last"]
+    )]
+    prometheus: Option<SocketAddr>,
 
     /// Show this process only
     #[arg(short, long, value_name = "PID")]
@@ -92,6 +104,17 @@ fn run(options: &Options) -> Result<String> {
             once::last(&model, width())
         });
     }
+    if let Some(address) = options.prometheus {
+        let served = prometheus::serve(address, || {
+            let mut model = sampler.look(now_ns(), false, true)?;
+            options.keep(&mut model);
+            Ok(model)
+        });
+        let what = format!("cannot serve {address}");
+        return served
+            .map(|()| String::new())
+            .map_err(|error| Error::io(what, error));
+    }
     if let Some(interval) = options.interval {
         look(&mut sampler, options)?;
         sleep(interval);
@@ -108,10 +131,17 @@ fn run(options: &Options) -> Result<String> {
 fn look(sampler: &mut Sampler, options: &Options) -> Result<Model> {
     let model = sampler.look(now_ns(), options.json, true);
     let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
-    if let Some(pid) = options.pid {
-        model.processes.retain(|process| process.seen.pid == pid);
-    }
+    options.keep(&mut model);
     Ok(model)
+}
+
+impl Options {
+    /// Keeps the process that was asked for.
+    fn keep(&self, model: &mut Model) {
+        if let Some(pid) = self.pid {
+            model.processes.retain(|process| process.seen.pid == pid);
+        }
+    }
 }
 
 /// The process that ended last, or the one with this number.

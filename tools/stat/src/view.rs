@@ -301,13 +301,13 @@ impl View {
         }
     }
 
-    /// The devices that the library names, and the network interfaces.
+    /// The devices that the library names, and their plug-ins.
     pub(crate) fn devices(model: &Model) -> View {
-        let columns = vec![left("device", 0), left("plug-in", 0), left("about", 1)];
+        let columns = vec![left("device", 0), left("plug-in", 0)];
         let devices = model.devices.iter().flat_map(|devices| devices.as_array());
         let rows = devices.flatten().map(|device| Row {
             subject: Subject::Other,
-            cells: ["name", "plugin", "about"]
+            cells: ["name", "plugin"]
                 .map(|field| text(device[field].as_str().unwrap_or_default()))
                 .to_vec(),
         });

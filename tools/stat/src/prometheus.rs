@@ -1,0 +1,260 @@
+//! The model as Prometheus text, and the port on which it is served.
+//!
+//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. One connection at a time has two seconds.
+//! That is all of HTTP that a scraper needs, so there is no crate for it.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::model::{Model, ProcessNow, ViNow};
+use crate::words;
+
+/// How long a scraper may take to ask, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest request; what is beyond is not read.
+const REQUEST_MAX: usize = 8192;
+
+/// A metric of a VI.
+type OfVi = (&'static str, &'static str, &'static str, fn(&ViNow) -> u64);
+/// A metric of a process.
+type OfProcess = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&ProcessNow) -> u64,
+);
+
+const OF_PROCESSES: [OfProcess; 5] = [
+    ("vipl_nics", "gauge", "Open NIC handles", |p| {
+        p.seen.pages.nics.len() as u64
+    }),
+    ("vipl_vis", "gauge", "VIs", |p| p.vis.len() as u64),
+    ("vipl_vis_connected", "gauge", "Connected VIs", |p| {
+        p.connected() as u64
+    }),
+    (
+        "vipl_registered_bytes",
+        "gauge",
+        "Registered memory",
+        ProcessNow::registered,
+    ),
+    (
+        "vipl_errors_total",
+        "counter",
+        "Failed descriptors and asynchronous errors",
+        ProcessNow::errors,
+    ),
+];
+
+const OF_VIS: [OfVi; 6] = [
+    (
+        "vipl_vi_sent_total",
+        "counter",
+        "Descriptors taken off the send queue",
+        |v| v.page.send.taken,
+    ),
+    (
+        "vipl_vi_received_total",
+        "counter",
+        "Descriptors taken off the receive queue",
+        |v| v.page.recv.taken,
+    ),
+    (
+        "vipl_vi_send_depth",
+        "gauge",
+        "Descriptors on the send queue",
+        |v| v.page.send.depth(),
+    ),
+    (
+        "vipl_vi_recv_depth",
+        "gauge",
+        "Descriptors on the receive queue",
+        |v| v.page.recv.depth(),
+    ),
+    (
+        "vipl_vi_failed_total",
+        "counter",
+        "Descriptors completed with an error",
+        |v| v.page.send.failed.wrapping_add(v.page.recv.failed),
+    ),
+    (
+        "vipl_vi_state",
+        "gauge",
+        "0 Idle, 1 Connected, 2 Connect Pending, 3 Error",
+        |v| v.page.state,
+    ),
+];
+
+/// The text format, version 0.0.4.
+pub(crate) fn text(model: &Model) -> String {
+    let mut text = String::new();
+    for (name, kind, help, value) in OF_PROCESSES {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for process in &model.processes {
+            let _ = writeln!(text, "{name}{{{}}} {}", labels(process), value(process));
+        }
+    }
+    for (name, kind, help, value) in OF_VIS {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for process in &model.processes {
+            for vi in &process.vis {
+                let (labels, page) = (labels(process), &vi.page);
+                let _ = writeln!(
+                    text,
+                    "{name}{{{labels},vi=\"{}\",handle=\"{:#x}\"}} {}",
+                    page.number,
+                    page.handle,
+                    value(vi)
+                );
+            }
+        }
+    }
+    let name = "vipl_counter_total";
+    let _ = writeln!(
+        text,
+        "# HELP {name} A counter of a plug-in\n# TYPE {name} counter"
+    );
+    for process in &model.processes {
+        for (counter, value) in &process.seen.pages.counters {
+            let (labels, counter) = (labels(process), escaped(counter));
+            let _ = writeln!(text, "{name}{{{labels},counter=\"{counter}\"}} {value}");
+        }
+    }
+    text
+}
+
+fn labels(process: &ProcessNow) -> String {
+    let program = escaped(words::program(&process.seen.pages.process.program));
+    format!(
+        "pid=\"{}\",user=\"{}\",program=\"{program}\"",
+        process.seen.pid, process.seen.user
+    )
+}
+
+/// The value of a label. Control characters become spaces, since a line is a sample.
+fn escaped(text: &str) -> String {
+    let escape = |c: char| match c {
+        '\\' => "\\\\".to_owned(),
+        '"' => "\\\"".to_owned(),
+        c if c.is_control() => " ".to_owned(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// The address cannot be used.
+pub(crate) fn serve(
+    address: SocketAddr,
+    mut model: impl FnMut() -> std::io::Result<Model>,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    eprintln!("serving http://{}/metrics", listener.local_addr()?);
+    for stream in listener.incoming() {
+        match stream {
+            // A scraper may leave early.
+            Ok(stream) => drop(answer(stream, &mut model)),
+            // For instance no descriptors: the next one is not tried at once.
+            Err(_) => vipl_sys::clock::sleep(PATIENCE),
+        }
+    }
+    Ok(())
+}
+
+fn answer(
+    mut stream: TcpStream,
+    model: &mut impl FnMut() -> std::io::Result<Model>,
+) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let begun = vipl_sys::clock::Instant::now();
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let bytes = stream.read(&mut part)?;
+        request.extend_from_slice(&part[..bytes]);
+        if bytes == 0 || request.len() > REQUEST_MAX || begun.elapsed() > PATIENCE {
+            return Ok(());
+        }
+    }
+    let (status, body) = if request.starts_with(b"GET ") || request.starts_with(b"HEAD ") {
+        match model() {
+            Ok(model) => ("200 OK", text(&model)),
+            Err(error) => ("500 Internal Server Error", format!("{error}\n")),
+        }
+    } else {
+        ("405 Method Not Allowed", String::new())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    if !request.starts_with(b"HEAD ") {
+        stream.write_all(body.as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::{model, seen};
+
+    #[test]
+    fn each_sample_is_a_line_of_a_declared_metric() {
+        let mut process = seen(9, 5);
+        process.pages.process.program = "/bin/a\"b\\c\nd".to_owned();
+        let text = text(&model(&[(1, vec![process, seen(10, 7)])]));
+        let mut declared = Vec::new();
+        for line in text.lines() {
+            if let Some(kind) = line.strip_prefix("# TYPE ") {
+                declared.push(kind.split(' ').next().unwrap().to_owned());
+            } else if !line.starts_with('#') {
+                let name = line.split('{').next().unwrap();
+                assert_eq!(declared.last().unwrap(), name);
+                let value = line.rsplit(' ').next().unwrap();
+                assert!(value.parse::<u64>().is_ok(), "{line}");
+            }
+        }
+        assert!(
+            text.contains(
+                "vipl_vi_sent_total{pid=\"10\",user=\"1000\",program=\"server10\",vi=\"3\""
+            )
+        );
+        assert!(text.contains("program=\"a\\\"b\\\\c d\""), "{text}");
+    }
+
+    #[test]
+    fn a_scraper_is_answered_and_others_are_not() {
+        let ask = |request: &str| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let client = std::thread::spawn({
+                let request = request.to_owned();
+                move || {
+                    let mut stream = TcpStream::connect(address).unwrap();
+                    stream.write_all(request.as_bytes()).unwrap();
+                    stream.shutdown(std::net::Shutdown::Write).unwrap();
+                    let mut text = String::new();
+                    let _ = stream.read_to_string(&mut text);
+                    text
+                }
+            });
+            let (stream, _) = listener.accept().unwrap();
+            answer(stream, &mut || Ok(model(&[(1, vec![seen(9, 5)])]))).unwrap();
+            client.join().unwrap()
+        };
+        let text = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("vipl_vis{pid=\"9\""));
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+        assert!(ask("POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert_eq!(ask("GET /"), "");
+        assert!(ask("HEAD / HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+    }
+}
