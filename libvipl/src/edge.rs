@@ -66,13 +66,20 @@ fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Erro
     done(&describe, watched, result)
 }
 
-/// Shows a call to the log and to layers, and returns the result if a layer answers it.
-fn watched(describe: &impl Fn() -> Call) -> (Option<Watched>, Option<VIP_RETURN>) {
-    if !watch::on() {
-        return (None, None);
+/// Shows a call to the log and to layers, and returns the result if a layer answers it. What they keep of a call is large, and
+/// is moved about in no call that nobody watches.
+fn watched(describe: &impl Fn() -> Call) -> (Option<Box<Watched>>, Option<VIP_RETURN>) {
+    #[cold]
+    #[inline(never)]
+    fn shown(describe: &impl Fn() -> Call) -> (Option<Box<Watched>>, Option<VIP_RETURN>) {
+        let (watched, answer) = Watched::new(describe, 0);
+        (Some(Box::new(watched)), answer)
     }
-    let (watched, answer) = Watched::new(describe, 0);
-    (Some(watched), answer)
+    if watch::on() {
+        shown(describe)
+    } else {
+        (None, None)
+    }
 }
 
 /// Runs a function with cancellation disabled. The calling thread is not cancelled here either, unless it has
@@ -148,7 +155,7 @@ pub(crate) fn waiting<W: Wait>(
 }
 
 /// The state of a wait between two slices. It has no destructor: a cancelled thread is unwound past it.
-struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<Watched>>);
+struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<Box<Watched>>>);
 
 /// Gives the wait up, since the waiting thread is cancelled.
 extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
@@ -164,7 +171,11 @@ extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
 }
 
 /// Reports the end of a call.
-fn done(describe: &impl Fn() -> Call, watched: Option<Watched>, result: VIP_RETURN) -> VIP_RETURN {
+fn done(
+    describe: &impl Fn() -> Call,
+    watched: Option<Box<Watched>>,
+    result: VIP_RETURN,
+) -> VIP_RETURN {
     if let Some(watched) = watched {
         watched.end(result);
     }
