@@ -5,9 +5,11 @@ mod find;
 mod model;
 mod once;
 mod prometheus;
+mod screen;
 mod view;
 mod words;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,7 +58,7 @@ struct Options {
     #[arg(short, long, value_name = "TEXT", default_value = "")]
     filter: String,
 
-    /// Seconds between two looks; --once and --json then look twice, and show rates
+    /// Seconds between two looks, 1 on the screen; --once and --json then look twice, and show rates
     #[arg(short, long, value_name = "SECONDS", value_parser = interval)]
     interval: Option<Duration>,
 
@@ -114,6 +116,17 @@ fn run(options: &Options) -> Result<String> {
         return served
             .map(|()| String::new())
             .map_err(|error| Error::io(what, error));
+    }
+    let on_screen = !options.once && !options.json && std::io::stdout().is_terminal();
+    if on_screen {
+        let interval = options.interval.unwrap_or(Duration::from_secs(1));
+        let shown = screen::run(&mut sampler, interval, &options.filter, |model| {
+            options.keep(model);
+            surroundings(model);
+        });
+        return shown
+            .map(|()| String::new())
+            .map_err(|error| Error::io("cannot use the terminal", error));
     }
     if let Some(interval) = options.interval {
         look(&mut sampler, options)?;
@@ -181,7 +194,8 @@ fn width() -> usize {
     let columns = std::env::var("COLUMNS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let room = std::io::IsTerminal::is_terminal(&std::io::stdout())
+    let room = std::io::stdout()
+        .is_terminal()
         .then(terminal_width)
         .flatten();
     room.or(columns).unwrap_or(usize::MAX)

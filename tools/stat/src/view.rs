@@ -1,6 +1,4 @@
-//! Tables of a model.
-
-#![allow(dead_code, reason = "the screen that uses the rest comes next")]
+//! Tables of a model, for text and for the screen.
 
 use vipl_sys::text::one_line;
 

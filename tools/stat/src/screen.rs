@@ -1,0 +1,228 @@
+//! The terminal: what is shown, and what the keys do.
+
+mod draw;
+
+use std::io;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::widgets::TableState;
+use vipl_sys::clock::{Instant, now_ns};
+
+use crate::model::{Model, Sampler};
+use crate::view::{Subject, View};
+
+/// A page of the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tab {
+    Processes,
+    Vis,
+    Nics,
+    Cqs,
+    Counters,
+    Agent,
+    Devices,
+}
+
+impl Tab {
+    const ALL: [Tab; 7] = [
+        Tab::Processes,
+        Tab::Vis,
+        Tab::Nics,
+        Tab::Cqs,
+        Tab::Counters,
+        Tab::Agent,
+        Tab::Devices,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Tab::Processes => "processes",
+            Tab::Vis => "VIs",
+            Tab::Nics => "NICs",
+            Tab::Cqs => "CQs",
+            Tab::Counters => "counters",
+            Tab::Agent => "agent",
+            Tab::Devices => "devices",
+        }
+    }
+
+    fn view(self, model: &Model) -> View {
+        match self {
+            Tab::Processes => View::processes(model),
+            Tab::Vis => View::vis(model),
+            Tab::Nics => View::nics(model),
+            Tab::Cqs => View::cqs(model),
+            Tab::Counters => View::counters(model),
+            Tab::Agent => View::budgets(model),
+            Tab::Devices => View::devices(model),
+        }
+    }
+}
+
+/// The state of the screen.
+pub(crate) struct Screen {
+    model: Model,
+    tab: Tab,
+    table: TableState,
+    /// Column by which rows are sorted.
+    sort: usize,
+    reversed: bool,
+    filter: String,
+    /// The filter is being typed.
+    typing: bool,
+    /// The VI that is shown alone.
+    detail: Option<Subject>,
+    paused: bool,
+}
+
+/// What a key asks of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Continue,
+    Quit,
+}
+
+impl Screen {
+    pub(crate) fn new(model: Model, filter: String) -> Self {
+        Self {
+            model,
+            tab: Tab::Processes,
+            table: TableState::default().with_selected(0),
+            sort: 0,
+            reversed: true,
+            filter,
+            typing: false,
+            detail: None,
+            paused: false,
+        }
+    }
+
+    /// The rows as they are shown.
+    fn view(&self) -> View {
+        let mut view = self.tab.view(&self.model);
+        view.filter(&self.filter);
+        view.sort(self.sort, self.reversed);
+        view
+    }
+
+    fn go(&mut self, tab: Tab) {
+        (self.tab, self.sort, self.reversed) = (tab, 0, true);
+        self.table = TableState::default().with_selected(0);
+        self.detail = None;
+    }
+
+    fn step(&mut self, rows: isize) {
+        let count = self.view().rows.len();
+        let place = self.table.selected().unwrap_or(0);
+        let place = place
+            .saturating_add_signed(rows)
+            .min(count.saturating_sub(1));
+        self.table.select(Some(place));
+    }
+
+    fn key(&mut self, key: KeyCode) -> Next {
+        if self.typing {
+            match key {
+                KeyCode::Char(c) => self.filter.push(c),
+                KeyCode::Backspace => drop(self.filter.pop()),
+                KeyCode::Esc => {
+                    self.filter.clear();
+                    self.typing = false;
+                }
+                KeyCode::Enter => self.typing = false,
+                _ => {}
+            }
+            return Next::Continue;
+        }
+        let place = Tab::ALL
+            .iter()
+            .position(|tab| *tab == self.tab)
+            .unwrap_or(0);
+        match key {
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Esc if self.detail.is_some() => self.detail = None,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::PageDown => self.step(20),
+            KeyCode::PageUp => self.step(-20),
+            KeyCode::Tab | KeyCode::Right => self.go(Tab::ALL[(place + 1) % Tab::ALL.len()]),
+            KeyCode::BackTab | KeyCode::Left => {
+                self.go(Tab::ALL[(place + Tab::ALL.len() - 1) % Tab::ALL.len()]);
+            }
+            KeyCode::Char(c @ '1'..='7') => self.go(Tab::ALL[c as usize - '1' as usize]),
+            KeyCode::Char('s') => {
+                self.sort = (self.sort + 1) % self.view().columns.len();
+                self.reversed = false;
+            }
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Enter => self.enter(),
+            _ => {}
+        }
+        Next::Continue
+    }
+
+    /// A process leads to its VIs, a VI to what there is of it.
+    fn enter(&mut self) {
+        let view = self.view();
+        let row = self.table.selected().and_then(|place| view.rows.get(place));
+        match row.map(|row| (row.subject.clone(), row.cells[0].text.clone())) {
+            Some((Subject::Process(_), pid)) => {
+                self.go(Tab::Vis);
+                self.filter = pid;
+            }
+            Some((vi @ Subject::Vi(..), _)) => self.detail = Some(vi),
+            _ => {}
+        }
+    }
+}
+
+/// Shows the screen until the user leaves it.
+///
+/// # Errors
+/// The terminal, or the folder, cannot be used.
+pub(crate) fn run(
+    sampler: &mut Sampler,
+    interval: Duration,
+    filter: &str,
+    surroundings: impl Fn(&mut Model),
+) -> io::Result<()> {
+    let look = |sampler: &mut Sampler| {
+        let mut model = sampler.look(now_ns(), true, true)?;
+        surroundings(&mut model);
+        io::Result::Ok(model)
+    };
+    let mut screen = Screen::new(look(sampler)?, filter.to_owned());
+    let mut terminal = ratatui::try_init()?;
+    let done = (|| {
+        let mut next = Instant::now() + interval;
+        loop {
+            terminal.draw(|frame| screen.draw(frame))?;
+            if event::poll(next.saturating_duration_since(Instant::now()))?
+                && let Event::Key(key) = event::read()?
+                && key.kind == KeyEventKind::Press
+            {
+                let interrupted =
+                    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
+                if interrupted || screen.key(key.code) == Next::Quit {
+                    return Ok(());
+                }
+            }
+            if Instant::now() >= next {
+                next = Instant::now() + interval;
+                if !screen.paused {
+                    screen.model = look(sampler)?;
+                    screen.step(0);
+                }
+            }
+        }
+    })();
+    ratatui::restore();
+    done
+}
+
+#[cfg(test)]
+mod tests;
