@@ -67,7 +67,7 @@ fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Erro
 }
 
 /// Shows a call to the log and to layers, and returns the result if a layer answers it. What they keep of a call is large, and
-/// is moved about in no call that nobody watches.
+/// is moved about in no call that no thread watches.
 fn watched(describe: &impl Fn() -> Call) -> (Option<Box<Watched>>, Option<VIP_RETURN>) {
     #[cold]
     #[inline(never)]
