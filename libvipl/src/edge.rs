@@ -66,8 +66,8 @@ fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Erro
     done(&describe, watched, result)
 }
 
-/// Shows a call to the log and to layers, and returns the result if a layer answers it. What they keep of a call is large, and
-/// is moved about in no call that no thread watches.
+/// Shows a call to the log and to layers, and returns the result if a layer answers it. What they keep of a call is large: a
+/// call that is not watched does not move it about.
 fn watched(describe: &impl Fn() -> Call) -> (Option<Box<Watched>>, Option<VIP_RETURN>) {
     #[cold]
     #[inline(never)]
