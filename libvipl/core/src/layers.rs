@@ -1,4 +1,4 @@
-//! A call on its way through the layers (see [`crate::plugin::layers`]).
+//! A call on its way through the layers (see `crate::plugin::layers`).
 //!
 //! ```text
 //!   entry point ─▶ before of 1 ─▶ before of 2 ─▶ the library's part ─▶ after of 2 ─▶ after of 1 ─▶ application

@@ -1,4 +1,4 @@
-//! The layer `fault`: makes calls fail, late or break their connection, by rules ([`rule`]).
+//! The layer `fault`: makes calls fail, late or break their connection, by rules (`rule`).
 
 use std::ffi::CStr;
 
