@@ -215,7 +215,7 @@ mod tests {
             64
         );
         // Programs that are not installed, and what only tests use.
-        for other in ["xtask", "vipl-stress", "vipl-netns", "cbindgen"] {
+        for other in ["xtask", "vipl-stress", "cbindgen"] {
             assert!(named(other).is_none(), "{other}");
         }
         let related = document["relationships"].as_array().unwrap();
