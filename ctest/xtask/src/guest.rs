@@ -23,7 +23,7 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::Result;
-use crate::workspace::{Workspace, build, in_path};
+use crate::workspace::{Workspace, build, in_path, root};
 use archive::Archive;
 use kernel::Kernel;
 
@@ -158,7 +158,7 @@ pub(crate) fn good(status: Option<i32>) -> Result {
 fn initramfs(kernel: &Kernel, command: &[String], writable: Option<&Path>) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in [
-        "bin", "modules", "proc", "sys", "dev", "host", "layer", "root",
+        "bin", "modules", "proc", "sys", "dev", "host", "layer", "root", "kept",
     ] {
         archive.folder(folder);
     }
@@ -176,6 +176,9 @@ fn initramfs(kernel: &Kernel, command: &[String], writable: Option<&Path>) -> Re
         archive.file("changes", folder.to_string_lossy().as_bytes());
     }
     let folder = std::env::current_dir()?;
+    let folders = [folder.clone(), root(), Workspace::load()?.target];
+    let lines = folders.map(|folder| format!("{}\n", folder.display()));
+    archive.file("folders", lines.concat().as_bytes());
     let mut script = format!("cd {}\n", quoted(&folder.to_string_lossy()));
     for name in ["PATH", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "VIPL_LOG"] {
         if let Ok(value) = std::env::var(name) {

@@ -18,7 +18,20 @@ if [ -f /changes ]; then
 fi
 for one in proc sys dev; do $b mount --move /$one /root/$one; done
 $b mkdir -p /root/dev/shm /root/dev/pts
+# Folders of the command stay, also where the guest has files of its own.
+number=0
+while read -r folder; do
+    number=$((number + 1))
+    case $folder in
+        /tmp/* | /run/* | /dev/shm/*) $b mkdir /kept/$number && $b mount -o rbind "/root$folder" /kept/$number ;;
+    esac
+done </folders
 for one in tmp run dev/shm; do $b mount -t tmpfs tmpfs /root/$one; done
+number=0
+while read -r folder; do
+    number=$((number + 1))
+    [ ! -d /kept/$number ] || { $b mkdir -p "/root$folder" && $b mount --move /kept/$number "/root$folder"; }
+done </folders
 $b mount -t devpts devpts /root/dev/pts
 $b cp /command /root/run/command
 $b cat >/root/run/setup <<'END'
@@ -31,7 +44,7 @@ case $side in
         ip link set eth1 up
         ip addr add 10.8.0.$number/24 dev eth1
         ip addr add fd09::$number/64 dev eth0 nodad ;;
-    *) ip link add dummy0 type dummy ;;
+    *) [ -d /sys/class/net/dummy0 ] || ip link add dummy0 type dummy ;;
 esac
 ip link set $interface mtu 4200 up
 ip addr add 10.9.0.$number/24 dev $interface
