@@ -4,7 +4,8 @@ use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Mutex;
 
 use vipl_abi::VIP_RETURN;
@@ -47,18 +48,22 @@ impl Layer for Record {
 
     fn new(host: Host) -> Result<Record, Status> {
         let name = host.value(Self::NAME, c"file").unwrap_or_default();
-        let file = create(&name).map_err(|error| {
+        let pid = std::process::id();
+        let file = create(&name, pid).map_err(|error| {
             host.log(
                 VIPL_LOG_ERROR,
                 &format!("record: nothing is recorded: {error}"),
             );
             Status::Resource
         })?;
-        Ok(Record {
+        let record = Record {
             host,
-            file: Mutex::new(Some(file)),
+            file: Mutex::new(Some(BufWriter::with_capacity(64 << 10, file))),
             with_bytes: settings::truth(Self::NAME, c"bytes"),
-        })
+        };
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        record.write(&format!("vipl-record 1 {pid} {}\n", boot.trim()), true);
+        Ok(record)
     }
 
     fn before(&self, call: &Call<'_>, local: &mut Local) -> Option<VIP_RETURN> {
@@ -117,20 +122,22 @@ impl Layer for Record {
     }
 
     fn process_ends(&self) {
-        if let Ok(mut file) = self.file.try_lock()
-            && let Some(file) = file.as_mut()
-        {
-            let _ = file.flush();
+        if let Ok(mut file) = self.file.try_lock() {
+            self.put(&mut file, "", true);
         }
     }
 }
 
 impl Record {
-    /// Appends a line; after an error nothing more, with one line in the log.
+    /// Appends a line.
     fn write(&self, line: &str, at_once: bool) {
-        let Ok(mut file) = self.file.lock() else {
-            return;
-        };
+        if let Ok(mut file) = self.file.lock() {
+            self.put(&mut file, line, at_once);
+        }
+    }
+
+    /// The same; after an error nothing more, with one line in the log. All writes are here: none may raise a signal.
+    fn put(&self, file: &mut Option<BufWriter<File>>, line: &str, at_once: bool) {
         let Some(writer) = file.as_mut() else {
             return;
         };
@@ -156,30 +163,79 @@ impl Record {
 }
 
 /// Makes the file of this process.
-fn create(name: &str) -> Result<BufWriter<File>, String> {
+fn create(name: &str, pid: u32) -> Result<File, String> {
     if name.is_empty() {
         return Err("VIPL_RECORD_FILE names no file".to_owned());
     }
-    let pid = std::process::id().to_string();
     let name = match name.contains("%p") {
-        true => name.replace("%p", &pid),
+        true => name.replace("%p", &pid.to_string()),
         false => format!("{name}.{pid}"),
     };
-    let made = File::options()
+    open(Path::new(&name)).map_err(|error| format!("{name}: {error}"))
+}
+
+/// Makes an empty file. Others may write in its folder and know the name beforehand: what they put there is left alone.
+fn open(path: &Path) -> Result<File, String> {
+    let mut options = File::options();
+    options
         .write(true)
-        .create(true)
-        .truncate(true)
         .mode(0o600)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(&name);
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    made.and_then(|file| {
-        let mut file = BufWriter::with_capacity(64 << 10, file);
-        writeln!(file, "vipl-record 1 {pid} {}", boot.trim())?;
-        file.flush()?;
-        Ok(file)
-    })
-    .map_err(|error| format!("{name}: {error}"))
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => return made.map_err(|error| error.to_string()),
+    }
+    // A run whose process had the same id.
+    let file = options
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => "it is a symbolic link, which is not followed".to_owned(),
+            _ => error.to_string(),
+        })?;
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    // SAFETY: it has no arguments and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if !about.is_file() || about.uid() != own || about.nlink() != 1 {
+        return Err("it exists and is no file of this user's alone".to_owned());
+    }
+    file.set_len(0).map_err(|error| error.to_string())?;
+    Ok(file)
 }
 
 vipl_plugin_sdk::layer!(Record);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_put_in_the_place_of_the_file_is_left_alone() {
+        let dir = std::env::temp_dir().join(format!("vipl-record-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let precious = dir.join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, dir.join("link.7")).unwrap();
+        std::os::unix::fs::symlink(dir.join("new"), dir.join("dangling.7")).unwrap();
+        std::fs::hard_link(&precious, dir.join("hard.7")).unwrap();
+        let make = |name: &str| create(dir.join(name).to_str().unwrap(), 7);
+        for (name, said) in [
+            ("link", "it is a symbolic link, which is not followed"),
+            (
+                "dangling.%p",
+                "it is a symbolic link, which is not followed",
+            ),
+            ("hard", "no file of this user's alone"),
+        ] {
+            let error = make(name).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(!dir.join("new").exists());
+        // A file of ours is written from its beginning.
+        for _ in 0..2 {
+            make("run").unwrap().write_all(b"text").unwrap();
+            assert_eq!(std::fs::read_to_string(dir.join("run.7")).unwrap(), "text");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -64,15 +64,20 @@ impl Sink {
         let pid = std::process::id();
         let name = name.filter(|name| !name.is_empty());
         let name = name.map(|name| name.replace("%p", &pid.to_string()));
-        let file = name.map(|name| create(&name)).transpose()?;
-        Ok(Sink {
+        let (file, begun) = match name.map(|name| create(&name)).transpose()? {
+            Some((file, begun)) => (Some(file), begun),
+            None => (None, Ok(())),
+        };
+        let sink = Sink {
             host,
             file,
             failed: AtomicBool::new(false),
             speed: Speed::measure(),
             threads: Mutex::new(Vec::new()),
             pid,
-        })
+        };
+        sink.check(begun);
+        Ok(sink)
     }
 
     /// Works on the buffer of the calling thread.
@@ -174,11 +179,11 @@ impl Sink {
     }
 
     /// Appends whole lines; after an error nothing more, with one line in the log.
-    fn append(&self, mut file: &File, text: &[u8]) {
-        let written = without_signal(libc::SIGXFSZ, libc::EFBIG, || {
-            let written = file.write_all(text);
-            written.map_err(|error| error.raw_os_error().unwrap_or(0))
-        });
+    fn append(&self, file: &File, text: &[u8]) {
+        self.check(put(file, text));
+    }
+
+    fn check(&self, written: Result<(), i32>) {
         if let Err(number) = written
             && !self.failed.swap(true, Ordering::Relaxed)
         {
@@ -189,18 +194,54 @@ impl Sink {
     }
 }
 
-/// Opens a file for appending. Who creates it writes the beginning of the list.
-fn create(name: &str) -> Result<File, String> {
+/// Writes all of it, without a signal.
+fn put(mut file: &File, text: &[u8]) -> Result<(), i32> {
+    without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+        let written = file.write_all(text);
+        written.map_err(|error| error.raw_os_error().unwrap_or(0))
+    })
+}
+
+/// Opens a file for appending, also one that exists; no symbolic link is followed, which others may have put into a folder of
+/// theirs. Who creates it writes the beginning of the list: the result of that is the second value.
+fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
     let path = Path::new(name);
-    let made = File::options()
+    let mut options = File::options();
+    options
         .append(true)
-        .create_new(true)
         .mode(0o600)
-        .open(path);
-    if let Ok(mut file) = made {
-        let begun = file.write_all(b"[\n");
-        return begun.map(|()| file).map_err(|e| format!("{name}: {e}"));
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    if let Ok(file) = options.clone().create_new(true).open(path) {
+        let begun = put(&file, b"[\n");
+        return Ok((file, begun));
     }
-    let opened = vipl_sys::file::open_log(path, 0o600);
-    opened.map(File::from).map_err(|e| format!("{name}: {e}"))
+    let opened = options.create(true).open(path);
+    opened
+        .map(|file| (file, Ok(())))
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => format!("{name}: it is a symbolic link, which is not followed"),
+            Some(libc::ENXIO) => format!("{name}: it is a FIFO or a device that nobody reads"),
+            _ => format!("{name}: {error}"),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_link_is_followed_and_a_file_that_exists_is_appended_to() {
+        let dir = std::env::temp_dir().join(format!("vipl-trace-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let (file, link) = (dir.join("t.json"), dir.join("link.json"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for _ in 0..2 {
+            let error = create(link.to_str().unwrap()).unwrap_err();
+            assert!(error.contains("it is a symbolic link"), "{error}");
+            let (opened, begun) = create(file.to_str().unwrap()).unwrap();
+            begun.and_then(|()| put(&opened, b"x")).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }
