@@ -125,10 +125,10 @@ impl Table {
     pub fn fitted(&self, width: usize, repeated: usize) -> String {
         let widths = self.widths();
         let mut blocks: Vec<Vec<usize>> = Vec::new();
-        let mut used = usize::MAX;
+        let mut used = 0;
         for column in repeated..widths.len() {
-            used = used.saturating_add(2 + widths[column]);
-            if used > width {
+            used += 2 + widths[column];
+            if used > width || blocks.is_empty() {
                 blocks.push((0..repeated).collect());
                 used = widths[..repeated]
                     .iter()
@@ -226,6 +226,7 @@ mod tests {
         let both = "size  one  two\n 8 B    1    2\n\nsize  three\n 8 B      3\n";
         assert_eq!(table.fitted(14, 1), both);
         assert_eq!(table.fitted(80, 1), table.text());
+        assert_eq!(table.fitted(usize::MAX, 1), table.text());
         // A column that is too wide by itself has its own block.
         assert_eq!(table.fitted(1, 0).lines().count(), 4 * 2 + 3);
     }

@@ -2,10 +2,11 @@
 //!
 //! The process holds a lock (`F_SETLK`) on its file, which the kernel releases at its end, however it ends, and which neither a
 //! forked child nor another program in the same process id has. It also works across namespaces of process ids, where numbers
-//! mean nothing. A process that closes all its descriptors, as daemons do, loses the lock and lives on; then its number and the time
-//! of its start decide, if the reader is in the same namespace.
+//! mean nothing. A process that closes all its descriptors, as daemons do, loses the lock and lives on; then its number, the time
+//! of its start and its mapping of the file decide, if the reader is in the same namespace. A program that another one has
+//! replaced (`exec`) has left number and start to it, but not the mapping.
 
-use std::fs::{File, metadata, read_to_string};
+use std::fs::{File, metadata, read, read_to_string};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -65,7 +66,22 @@ pub fn runs(file: &File, process: u64, pid_namespace: u64, ticks: u64) -> bool {
     }
     let here = pid_namespace != 0 && pid_namespace == namespace();
     let process = u32::try_from(process).unwrap_or(0);
-    here && ticks != 0 && start_ticks(process) == Some(ticks)
+    here && ticks != 0 && start_ticks(process) == Some(ticks) && may_map(process, file)
+}
+
+/// Whether a process has mapped the file, as far as this process may know.
+fn may_map(process: u32, file: &File) -> bool {
+    let Ok(about) = file.metadata() else {
+        return true;
+    };
+    let inode = about.ino().to_string();
+    // Names of files in it may be any bytes. It is empty for a process whose memory has gone.
+    let Ok(maps) = read(format!("/proc/{process}/maps")) else {
+        return true;
+    };
+    let maps = String::from_utf8_lossy(&maps);
+    let mut lines = maps.lines();
+    maps.is_empty() || lines.any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode))
 }
 
 #[cfg(test)]
@@ -109,11 +125,23 @@ mod tests {
     }
 
     #[test]
-    fn without_the_lock_number_and_start_decide() {
+    fn without_the_lock_number_start_and_mapping_decide() {
         let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let map = |protection| {
+            let (fd, none) = (file.as_raw_fd(), std::ptr::null_mut());
+            // SAFETY: a new mapping, which nothing uses.
+            unsafe { libc::mmap(none, 4096, protection, libc::MAP_SHARED, fd, 0) }
+        };
         let own = std::process::id();
         let ticks = start_ticks(own).unwrap();
         let space = namespace();
+        assert!(
+            !runs(&file, own.into(), space, ticks),
+            "not of this program"
+        );
+        let mapped = map(libc::PROT_READ);
+        assert_ne!(mapped, libc::MAP_FAILED);
         assert!(runs(&file, own.into(), space, ticks));
         assert!(
             !runs(&file, own.into(), space, ticks + 1),
@@ -125,5 +153,7 @@ mod tests {
         );
         assert!(!runs(&file, u64::MAX, space, ticks));
         assert!(!runs(&file, own.into(), space, 0), "unknown");
+        // SAFETY: the mapping from above.
+        unsafe { libc::munmap(mapped, 4096) };
     }
 }

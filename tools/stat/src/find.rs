@@ -1,7 +1,9 @@
 //! Finds the pages of processes and reads them.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use vipl_pages::folder::{self, Folder};
@@ -9,6 +11,9 @@ use vipl_pages::{Snapshot, life};
 
 /// Files read in one folder; a user with more processes than these sees some of them.
 const FILES_MAX: usize = 4096;
+
+/// Bytes of pages of one user that are read: those of another user must not take all memory of root.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// The pages of one process.
 #[derive(Clone, Debug)]
@@ -53,7 +58,6 @@ impl Places {
             Places::Usual if user() == 0 => Ok(folder::of_all()),
             Places::Usual => Ok(folder::of_user(user())),
             Places::Folder(path) => {
-                use std::os::unix::fs::MetadataExt;
                 let owner = std::fs::metadata(path)?.uid();
                 Ok(vec![Folder::open(path, owner)?])
             }
@@ -66,12 +70,15 @@ impl Places {
     /// The named folder cannot be used.
     pub(crate) fn look(&self, recorders: bool) -> io::Result<Found> {
         let mut found = Found::default();
+        let mut left = HashMap::new();
         for folder in self.folders()? {
             let mut names = folder.names(FILES_MAX);
             names.sort();
+            let mut files = HashSet::new();
+            let left = left.entry(folder.user()).or_insert(BYTES_MAX);
             for name in names {
                 let path = folder.path().join(&name);
-                match read(&folder, &name, &path, recorders) {
+                match read(&folder, &name, &path, recorders, &mut files, left) {
                     Ok(seen) => found.processes.push(seen),
                     Err(why) => found.unreadable.push((path, why)),
                 }
@@ -84,8 +91,24 @@ impl Places {
     }
 }
 
-fn read(folder: &Folder, name: &str, path: &Path, recorders: bool) -> Result<Seen, String> {
+/// Reads one file, if it is none of `files` and has no more than `left` bytes.
+fn read(
+    folder: &Folder,
+    name: &str,
+    path: &Path,
+    recorders: bool,
+    files: &mut HashSet<(u64, u64)>,
+    left: &mut u64,
+) -> Result<Seen, String> {
     let file = folder.file(name).map_err(|why| why.to_string())?;
+    let about = file.metadata().map_err(|why| why.to_string())?;
+    if !files.insert((about.dev(), about.ino())) {
+        return Err("it is another name of a file that is shown".to_owned());
+    }
+    *left = left.checked_sub(about.blocks() * 512).ok_or_else(|| {
+        let most = BYTES_MAX >> 20;
+        format!("the user has more than {most} MiB of pages, which are not all read")
+    })?;
     let pages = Snapshot::read(&file, recorders).map_err(|why| why.to_string())?;
     let (pid, runs) = process(&file, &pages);
     Ok(Seen {

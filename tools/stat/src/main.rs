@@ -6,6 +6,7 @@ mod model;
 mod once;
 mod prometheus;
 mod screen;
+mod surroundings;
 mod view;
 mod words;
 
@@ -18,10 +19,11 @@ use std::time::Duration;
 use clap::Parser;
 use vipl_cli::{Generate, output};
 use vipl_sys::clock::{now_ns, sleep};
-use vipl_tools::{Error, Result, host, report};
+use vipl_tools::{Error, Result, report};
 
 use crate::find::Places;
 use crate::model::{Model, Sampler};
+use crate::surroundings::Surroundings;
 
 /// Shows what the processes of this host do with VIPL: NICs, VIs, completion queues, memory, errors. It reads what each process
 /// publishes and does not disturb it. A user sees its own processes, root all.
@@ -117,12 +119,13 @@ fn run(options: &Options) -> Result<String> {
             .map(|()| String::new())
             .map_err(|error| Error::io(what, error));
     }
+    let surroundings = Surroundings::default();
     let on_screen = !options.once && !options.json && std::io::stdout().is_terminal();
     if on_screen {
         let interval = options.interval.unwrap_or(Duration::from_secs(1));
         let shown = screen::run(&mut sampler, interval, &options.filter, |model| {
             options.keep(model);
-            surroundings(model);
+            surroundings.add(model);
         });
         return shown
             .map(|()| String::new())
@@ -133,7 +136,9 @@ fn run(options: &Options) -> Result<String> {
         sleep(interval);
     }
     let mut model = look(&mut sampler, options)?;
-    surroundings(&mut model);
+    if !surroundings.add(&mut model) {
+        eprintln!("vipstat: the agent does not answer: is vipkad stopped?");
+    }
     Ok(if options.json {
         format!("{:#}\n", document::document(&model))
     } else {
@@ -179,14 +184,6 @@ fn ended(sampler: &mut Sampler, pid: Option<u64>) -> Result<Model> {
         ));
     }
     Ok(model)
-}
-
-/// What the library knows beside the processes: its agent and its devices.
-fn surroundings(model: &mut Model) {
-    if let Ok(library) = host::library() {
-        model.agent = host::describe(library, "budgets");
-        model.devices = host::describe(library, "devices");
-    }
 }
 
 /// The width of the terminal; without one, that of `COLUMNS`, or no limit.

@@ -1,11 +1,13 @@
 //! The model as Prometheus text, and the port on which it is served.
 //!
-//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. One connection at a time has two seconds.
+//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. Each connection has two seconds, and
+//! those that say nothing keep no other waiting while there are fewer than 64.
 //! That is all of HTTP that a scraper needs, so there is no crate for it.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::model::{Model, ProcessNow, ViNow};
@@ -15,6 +17,9 @@ use crate::words;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest request; what is beyond is not read.
 const REQUEST_MAX: usize = 8192;
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 64;
 
 /// A metric of a VI.
 type OfVi = (&'static str, &'static str, &'static str, fn(&ViNow) -> u64);
@@ -150,24 +155,44 @@ fn escaped(text: &str) -> String {
 /// The address cannot be used.
 pub(crate) fn serve(
     address: SocketAddr,
-    mut model: impl FnMut() -> std::io::Result<Model>,
+    model: impl FnMut() -> std::io::Result<Model> + Send,
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     eprintln!("serving http://{}/metrics", listener.local_addr()?);
-    for stream in listener.incoming() {
-        match stream {
-            // A scraper may leave early.
-            Ok(stream) => drop(answer(stream, &mut model)),
-            // For instance no descriptors: the next one is not tried at once.
-            Err(_) => vipl_sys::clock::sleep(PATIENCE),
+    let model = Mutex::new(model);
+    let (served, fewer) = (Mutex::new(0_usize), Condvar::new());
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            let count = fewer.wait_while(held(&served), |count| *count >= CONNECTIONS_MAX);
+            *count.unwrap_or_else(PoisonError::into_inner) += 1;
+            let connection = || {
+                match stream {
+                    // A scraper may leave early.
+                    Ok(stream) => drop(answer(stream, || held(&model)())),
+                    // For instance no descriptors: the next one is not tried at once.
+                    Err(_) => vipl_sys::clock::sleep(PATIENCE),
+                }
+                *held(&served) -= 1;
+                fewer.notify_one();
+            };
+            if std::thread::Builder::new()
+                .spawn_scoped(scope, connection)
+                .is_err()
+            {
+                *held(&served) -= 1;
+            }
         }
-    }
+    });
     Ok(())
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn answer(
     mut stream: TcpStream,
-    model: &mut impl FnMut() -> std::io::Result<Model>,
+    model: impl FnOnce() -> std::io::Result<Model>,
 ) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -246,7 +271,7 @@ mod tests {
                 }
             });
             let (stream, _) = listener.accept().unwrap();
-            answer(stream, &mut || Ok(model(&[(1, vec![seen(9, 5)])]))).unwrap();
+            answer(stream, || Ok(model(&[(1, vec![seen(9, 5)])]))).unwrap();
             client.join().unwrap()
         };
         let text = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -1,0 +1,70 @@
+//! What the library knows beside the processes: its agent and its devices.
+//!
+//! A stopped agent lets its clients wait for half a minute, and a look at a host where something hangs is wanted just then. So a
+//! thread asks, and what it has not learnt in time is left to a later look.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use vipl_sys::clock::{Instant, sleep};
+use vipl_tools::host;
+
+use crate::model::Model;
+
+/// How long a look waits for the agent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The latest answer, and the thread that asks for the next one.
+#[derive(Clone, Default)]
+pub(crate) struct Surroundings(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    agent: Option<Value>,
+    devices: Option<Value>,
+    is_asking: bool,
+}
+
+impl Surroundings {
+    /// Adds what is known to a model; false if the agent has not answered in time.
+    pub(crate) fn add(&self, model: &mut Model) -> bool {
+        self.ask();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let known = self.known();
+            if !known.is_asking || Instant::now() >= end {
+                model.agent.clone_from(&known.agent);
+                model.devices.clone_from(&known.devices);
+                return !known.is_asking;
+            }
+            drop(known);
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Asks, unless a thread is asking already.
+    fn ask(&self) {
+        let Ok(library) = host::library() else { return };
+        if std::mem::replace(&mut self.known().is_asking, true) {
+            return;
+        }
+        let asked = self.clone();
+        let thread = std::thread::Builder::new().spawn(move || {
+            let agent = host::describe(library, "budgets");
+            let devices = host::describe(library, "devices");
+            *asked.known() = Known {
+                agent,
+                devices,
+                is_asking: false,
+            };
+        });
+        if thread.is_err() {
+            self.known().is_asking = false;
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
