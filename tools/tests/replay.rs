@@ -108,3 +108,73 @@ fn what_is_no_recording_is_said() {
     help_fits(REPLAY);
     fails_without_output(REPLAY, &["--help"]);
 }
+
+/// A message that overwrites the segments of the descriptor that receives it is read where the descriptor was posted.
+#[test]
+fn a_message_may_overwrite_its_own_descriptor() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.1");
+    let vi = "ViAttribs=0x2:0x1000:0x4:0:0 SendCQHandle=0x0 RecvCQHandle=0x0";
+    let point = "LocalAddr=00/6f7665726c6170";
+    // Address 0x10, handle 1, 2 GiB.
+    let data = "100000000000000001000000ffffff7f";
+    let calls = [
+        "1 10 11 VipOpenNic VIP_SUCCESS DeviceName=73696d3a NicHandle=0x9".to_owned(),
+        "1 12 13 VipCreatePtag VIP_SUCCESS NicHandle=0x9 Ptag=0x4".to_owned(),
+        "1 14 15 VipRegisterMem VIP_SUCCESS NicHandle=0x9 VirtualAddress=0x10000 Length=0x1000 MemAttribs=0x4:0:0 MemoryHandle=0x5".to_owned(),
+        format!("1 16 17 VipCreateVi VIP_SUCCESS NicHandle=0x9 {vi} ViHandle=0x6"),
+        format!("1 18 19 VipCreateVi VIP_SUCCESS NicHandle=0x9 {vi} ViHandle=0x7"),
+        "1 20 21 VipPostRecv VIP_SUCCESS ViHandle=0x7 DescriptorPtr=0x10000 MemoryHandle=0x5 control=0x0 length=0x20 immediate=0x0 segments=0x10020:0x5:0x20".to_owned(),
+        format!("2 22 40 VipConnectWait VIP_SUCCESS NicHandle=0x9 {point} ConnHandle=0x8"),
+        "2 41 50 VipConnectAccept VIP_SUCCESS ConnHandle=0x8 ViHandle=0x7 connection=0x1/0".to_owned(),
+        format!("1 23 50 VipConnectRequest VIP_SUCCESS ViHandle=0x6 {point} RemoteAddr=00/6f7665726c6170 connection=0x1/1"),
+        format!("1 60 61 VipPostSend VIP_SUCCESS ViHandle=0x6 DescriptorPtr=0x10100 MemoryHandle=0x5 control=0x0 length=0x10 immediate=0x0 segments=0x10200:0x5:0x10 data={data}"),
+        "1 62 63 VipSendWait VIP_SUCCESS ViHandle=0x6 DescriptorPtr=0x10100 status=0x1 length=0x10 immediate=0x0".to_owned(),
+        "1 64 65 VipRecvWait VIP_SUCCESS ViHandle=0x7 DescriptorPtr=0x10000 status=0x10001 length=0x10 immediate=0x0 sum=0x28044032".to_owned(),
+    ];
+    let text = format!("vipl-record 1 1 boot\n{}\n", calls.join("\n"));
+    std::fs::write(&file, text).expect("the file");
+    is_the_same(&[file], &["--device", "via_lo"]);
+}
+
+/// What a file says is never a command to the terminal, and no address or number of threads ends the tool.
+#[test]
+fn a_hostile_file_is_an_error_with_its_line() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let most = "0xffffffffffffffff";
+    let threads: String = (0..20_000)
+        .map(|thread| format!("{thread} 1 2 VipCloseNic VIP_SUCCESS\n"))
+        .collect();
+    for (name, calls, code, said) in [
+        (
+            "most",
+            format!("1 1 2 VipRegisterMem VIP_SUCCESS VirtualAddress={most} Length={most}\n"),
+            2,
+            "most:2: ",
+        ),
+        (
+            "descriptor",
+            "1 1 2 VipPostSend VIP_SUCCESS DescriptorPtr=0xfffffffffffffff0\n".to_owned(),
+            2,
+            "descriptor:2: ",
+        ),
+        ("threads", threads, 2, "threads: more than 1024 threads"),
+        (
+            "\x1b[31mname",
+            "1 1 2 VipCreatePtag \x1b]0;owned\x07 NicHandle=0x1\n".to_owned(),
+            1,
+            "\\u001b[31mname:2: VipCreatePtag: was \\u001b]0;owned\\u0007 and is",
+        ),
+    ] {
+        let file = dir.path().join(name);
+        std::fs::write(&file, format!("vipl-record 1 1 boot\n{calls}")).expect("the file");
+        let (found, stdout, stderr) = replay(&[file], &[]);
+        let text = stdout + &stderr;
+        assert_eq!(found, Some(code), "{name:?}: {text:?}");
+        assert!(text.contains(said), "{text:?}");
+        assert!(
+            !text.contains('\x1b') && !text.contains("panicked"),
+            "{text:?}"
+        );
+    }
+}

@@ -30,7 +30,7 @@ struct Options {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
 
-    /// Most MiB of memory for each recorded process
+    /// Most MiB of memory for each recorded process, and of its file
     #[arg(long, default_value_t = 1024)]
     memory: u64,
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         files: options.files,
         device: options.device,
         patience: Duration::from_secs(options.patience),
-        memory: options.memory << 20,
+        memory: options.memory.saturating_mul(1 << 20),
     };
     match replay::run(&plan) {
         Ok(report) => {

@@ -16,6 +16,9 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Longest part of a network address.
 const PART_MAX: usize = 64;
 
+/// Most bytes of one message of which the layer `record` writes a sum.
+const DATA_MAX: usize = 16 << 20;
+
 /// What came of a call.
 pub(super) enum Outcome {
     /// It was not made: the reason.
@@ -364,7 +367,10 @@ impl Stage<'_> {
         let (nic, _) = process.nic_of(vi_then);
         let control = call.number("control") as u16;
         let mut words: Vec<u32> = vec![0; 8];
-        words[3] = segments.len() as u32 | u32::from(control) << 16;
+        let Ok(count) = u16::try_from(segments.len()) else {
+            return Some(Outcome::Left("a descriptor of too many segments"));
+        };
+        words[3] = u32::from(count) | u32::from(control) << 16;
         words[5] = call.number("immediate") as u32;
         words[6] = call.number("length") as u32;
         let is_rdma = control & VIP_CONTROL_OP_MASK != 0;
@@ -392,10 +398,12 @@ impl Stage<'_> {
                 put(process, &local, &data);
             }
             let at =
-                std::ptr::with_exposed_provenance_mut::<u32>(process.memory.now(at_then) as usize);
-            std::ptr::copy_nonoverlapping(words.as_ptr(), at, words.len());
+                std::ptr::with_exposed_provenance_mut::<u8>(process.memory.now(at_then) as usize);
+            // As bytes: the address of then may be unaligned, which the library refuses.
+            std::ptr::copy_nonoverlapping(words.as_ptr().cast::<u8>(), at, 4 * words.len());
             at
         };
+        process.posted(at_then, local);
         let handle = process.region(nic, call.number("MemoryHandle"));
         // SAFETY: as the caller says.
         Some(made(unsafe {
@@ -418,7 +426,7 @@ impl Stage<'_> {
             return Some(format!("the descriptor is another one than {then:#x}"));
         }
         // SAFETY: a descriptor of this process that is not posted.
-        let words = unsafe { found.cast::<[u32; 8]>().read() };
+        let words = unsafe { found.cast::<[u32; 8]>().read_unaligned() };
         let (status, length) = (call.number("status") as u32, call.number("length") as u32);
         if words[7] != status {
             return Some(format!("Status was {status:#x} and is {:#x}", words[7]));
@@ -434,8 +442,7 @@ impl Stage<'_> {
             ));
         }
         let sum = call.text("sum").filter(|_| self.with_bytes)?;
-        // SAFETY: as above.
-        let message = unsafe { message(found, words[3] as u16, words[6] as usize) };
+        let message = process.message(then, (length as usize).min(DATA_MAX));
         let now = format!("{:#x}", crc::crc32c(&message));
         (now != sum).then(|| format!("the message of {length} bytes has another content"))
     }
@@ -515,23 +522,4 @@ unsafe fn put(process: &Process, segments: &[(u64, u64)], data: &[u8]) {
         }
         rest = &rest[take..];
     }
-}
-
-/// The message in a descriptor.
-///
-/// # Safety
-/// A descriptor that `post` made, and that is not posted.
-unsafe fn message(at: *const VIP_DESCRIPTOR, segments: u16, length: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(length);
-    for number in 0..usize::from(segments) {
-        // SAFETY: the segments follow the control segment.
-        let [low, high, _, bytes] = unsafe { at.cast::<[u32; 4]>().add(2 + number).read() };
-        let from = std::ptr::with_exposed_provenance::<u8>(
-            (u64::from(low) | u64::from(high) << 32) as usize,
-        );
-        let take = (length - out.len()).min(bytes as usize);
-        // SAFETY: the library has written as much there.
-        out.extend_from_slice(unsafe { std::slice::from_raw_parts(from, take) });
-    }
-    out
 }

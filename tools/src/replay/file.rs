@@ -3,7 +3,21 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use vipl_sys::file::read_text;
+use vipl_sys::text::one_line;
+
 use crate::{Error, Result};
+
+/// Characters that are shown of a text of the file.
+const SHOWN_MAX: usize = 80;
+
+/// A text of the file as messages show it: short, and without characters that affect the terminal.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", one_line(&text[..end])),
+        None => one_line(text).into_owned(),
+    }
+}
 
 /// One call of the recorded run.
 #[derive(Debug)]
@@ -109,22 +123,25 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Reads a file.
+    /// Reads a regular file of so many bytes at most.
     ///
     /// # Errors
     /// It cannot be read, or a line is none.
-    pub(super) fn read(path: &Path) -> Result<Recording> {
-        let name = path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+    pub(super) fn read(path: &Path, most: u64) -> Result<Recording> {
+        let name = one_line(&path.to_string_lossy()).into_owned();
+        let most = usize::try_from(most).unwrap_or(usize::MAX - 1);
+        let text = read_text(path, most).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
         Recording::parse(&name, &text)
     }
 
-    fn parse(name: &str, text: &str) -> Result<Recording> {
+    pub(super) fn parse(name: &str, text: &str) -> Result<Recording> {
         let mut lines = text.lines().enumerate();
         let head = lines.next().map_or("", |(_, head)| head);
         let ["vipl-record", "1", _, boot] = head.split(' ').collect::<Vec<_>>()[..] else {
-            let text = format!("{name}: no recording of this version: it begins with {head:?}");
+            let text = format!(
+                "{name}: no recording of this version: it begins with \"{}\"",
+                shown(head)
+            );
             return Err(Error::Usage(text));
         };
         // The last line of a process that was killed may be short.
@@ -176,5 +193,34 @@ mod tests {
             let error = Recording::parse("r", text).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn only_a_file_of_bounded_size_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, file) = (dir.path().join("fifo"), dir.path().join("\x1b[31mname"));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(&file, "x".repeat(100)).unwrap();
+        for (path, said) in [
+            (fifo.as_path(), "it is a FIFO, not a file"),
+            (
+                Path::new("/dev/zero"),
+                "it is a character device, not a file",
+            ),
+            (dir.path(), "it is a folder, not a file"),
+            (file.as_path(), "\\u001b[31mname: it has more than 99 bytes"),
+        ] {
+            let error = Recording::read(path, 99).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_character_of_a_file_affects_the_terminal() {
+        let head = format!("vipl-record 2 \x1b[31m\u{202e}{}\n", "X".repeat(1000));
+        let error = Recording::parse("r", &head).unwrap_err().to_string();
+        assert!(error.contains("\\u001b[31m\\u202eX"), "{error}");
+        assert!(error.len() < 300, "{error}");
+        assert_eq!(shown("a\tb"), "a\\tb");
     }
 }

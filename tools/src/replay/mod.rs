@@ -23,13 +23,15 @@ mod order;
 mod process;
 
 use calls::{Outcome, Stage};
-use file::{Call, Recording};
+use file::{Call, Recording, shown};
 use memory::Memory;
 use order::Order;
 use process::Process;
 
 /// Differences of which each has a line.
 const SHOWN_MAX: usize = 50;
+/// Most threads of all recorded processes.
+const THREADS_MAX: usize = 1024;
 
 /// What to replay.
 pub struct Plan {
@@ -39,7 +41,7 @@ pub struct Plan {
     pub device: Option<String>,
     /// How long a call may take that waits for another one.
     pub patience: Duration,
-    /// Most bytes of memory for each process.
+    /// Most bytes of memory for each process, and of its file.
     pub memory: u64,
 }
 
@@ -59,21 +61,16 @@ pub struct Report {
 /// Makes the calls again.
 ///
 /// # Errors
-/// A file cannot be read or needs too much memory, or there is no library.
+/// A file cannot be read or needs too much memory or too many threads, or there is no library.
 pub fn run(plan: &Plan) -> Result<Report> {
     let library = Library::open()?;
     let mut processes = Vec::new();
     for path in &plan.files {
-        let recording = Recording::read(path)?;
-        let memory = Memory::of(&recording, plan.memory).ok_or_else(|| {
-            let most = plan.memory >> 20;
-            Error::Usage(format!(
-                "{}: it needs more than {most} MiB of memory (--memory)",
-                recording.name
-            ))
-        })?;
+        let recording = Recording::read(path, plan.memory)?;
+        let memory = Memory::of(&recording, plan.memory)?;
         processes.push(Process::new(recording, memory));
     }
+    let threads = threads(processes.iter().map(|one| &one.recording))?;
     let calls = || processes.iter().flat_map(|one| &one.recording.calls);
     let ends: HashMap<&str, Vec<u64>> = processes.iter().fold(HashMap::new(), |mut all, one| {
         let own = one.recording.calls.iter().map(|call| call.ended);
@@ -105,23 +102,60 @@ pub fn run(plan: &Plan) -> Result<Report> {
         made: AtomicUsize::new(0),
         stopped: AtomicBool::new(false),
     };
+    // No call is made before all threads exist, and none if one cannot be made.
+    let may_begin = Mutex::new(false);
     std::thread::scope(|scope| {
-        for process in &processes {
-            let mut threads: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
-            for call in &process.recording.calls {
-                threads.entry(call.thread).or_default().push(call);
-            }
+        let mut all_exist = may_begin.lock();
+        for (number, calls) in &threads {
+            let process = &processes[*number];
             let order = &orders[process.recording.boot.as_str()];
-            for mut calls in threads.into_values() {
-                calls.sort_by_key(|call| call.began);
-                let (run, stage) = (&run, &stage);
-                scope.spawn(move || run.thread(stage, process, order, &calls));
-            }
+            let (run, stage, may_begin) = (&run, &stage, &may_begin);
+            let work = move || {
+                let begins = *may_begin.lock();
+                if begins {
+                    run.thread(stage, process, order, calls);
+                }
+            };
+            std::thread::Builder::new()
+                .spawn_scoped(scope, work)
+                .map_err(|error| {
+                    let what = format!("cannot start {} threads", threads.len());
+                    Error::io(what, error)
+                })?;
         }
-    });
+        *all_exist = true;
+        Ok::<_, Error>(())
+    })?;
     let mut report = std::mem::take(&mut *run.report.lock());
     report.made = run.made.into_inner();
     Ok(report)
+}
+
+/// The threads of all processes: the number of the process, and the calls in the order in which they began.
+///
+/// # Errors
+/// There are too many.
+fn threads<'a>(
+    recordings: impl Iterator<Item = &'a Recording>,
+) -> Result<Vec<(usize, Vec<&'a Call>)>> {
+    let mut all = Vec::new();
+    for (number, recording) in recordings.enumerate() {
+        let mut own: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
+        for call in &recording.calls {
+            own.entry(call.thread).or_default().push(call);
+        }
+        if all.len() + own.len() > THREADS_MAX {
+            return Err(Error::Usage(format!(
+                "{}: more than {THREADS_MAX} threads are needed up to this file",
+                recording.name
+            )));
+        }
+        for mut calls in own.into_values() {
+            calls.sort_by_key(|call| call.began);
+            all.push((number, calls));
+        }
+    }
+    Ok(all)
 }
 
 /// Which process and NIC is at each side of each connection.
@@ -178,7 +212,11 @@ impl Run {
                     let code = VIP_RETURN::of(code)
                         .map_or_else(|| code.to_string(), |code| format!("{code:?}"));
                     if code != call.result {
-                        self.differs(process, call, &format!("was {} and is {code}", call.result));
+                        self.differs(
+                            process,
+                            call,
+                            &format!("was {} and is {code}", shown(&call.result)),
+                        );
                     } else if let Some(other) = other {
                         self.differs(process, call, &other);
                     }
@@ -192,10 +230,32 @@ impl Run {
         let mut report = self.report.lock();
         report.count += 1;
         if report.differences.len() < SHOWN_MAX {
-            let (file, line, name) = (&process.recording.name, call.line, &call.name);
+            let (file, line, name) = (&process.recording.name, call.line, shown(&call.name));
             report
                 .differences
                 .push(format!("{file}:{line}: {name}: {what}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_bounded() {
+        let recording = |count: usize| {
+            let lines = (0..count).map(|thread| format!("{thread} 1 2 VipCloseNic VIP_SUCCESS\n"));
+            let text: String = lines.collect();
+            Recording::parse("r", &format!("vipl-record 1 1 b\n{text}")).expect("a recording")
+        };
+        let (all, one) = (recording(THREADS_MAX), recording(1));
+        assert_eq!(
+            threads([&all].into_iter()).expect("threads").len(),
+            THREADS_MAX
+        );
+        let error = threads([&all, &one].into_iter()).err().expect("an error");
+        let text = error.to_string();
+        assert!(text.starts_with("r: more than 1024 threads"), "{text}");
     }
 }
