@@ -262,7 +262,7 @@ static void early_requests(struct world *w)
         CHECK_RETURN(VipConnectRequest(vi, &local.net, &never.net, 60000, &attributes), VIP_NO_MATCH, "COMPAT-05");
         CHECK_TOOK(start, 1990, "COMPAT-05");
         start = now_ms();
-        CHECK_RETURN(VipConnectRequest(vi, &local.net, &never.net, 300, &attributes), VIP_NO_MATCH, "COMPAT-05");
+        CHECK_RETURN(VipConnectRequest(vi, &local.net, &never.net, 300 * time_factor(), &attributes), VIP_NO_MATCH, "COMPAT-05");
         CHECK_TOOK(start, 300, "COMPAT-05");
     }
     meet(w->side);
