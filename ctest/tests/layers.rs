@@ -87,6 +87,38 @@ fn messages_of_both_sides_are_joined() {
     }
 }
 
+/// Files that may have no byte: the first line of a layer's is lost with one line of the log, and raises no signal.
+#[test]
+fn a_file_without_room_ends_no_program() {
+    let dir = folder("room");
+    for (layer, variable) in [("record", "VIPL_RECORD_FILE"), ("trace", "VIPL_TRACE_FILE")] {
+        let program = program("limits");
+        let finished = Run::compatible("/bin/sh")
+            .args(&["-c", "ulimit -f 0; exec \"$0\" \"$@\""])
+            .arg(&program)
+            .arg("size")
+            .env("VIPL_LAYERS", layer)
+            .env(variable, dir.join(layer))
+            .finish();
+        let lines = finished.log(&["warn"]);
+        let said = format!("{layer}: the file cannot be written any more: File too large");
+        assert!(
+            lines.len() == 1 && lines[0].contains(&said),
+            "{}",
+            finished.report(layer)
+        );
+        // It went on: the call itself was made, and has failed in the device.
+        assert!(
+            finished
+                .log(&["error"])
+                .iter()
+                .any(|line| line.contains("the file size limit (ulimit -f)")),
+            "{}",
+            finished.report(layer)
+        );
+    }
+}
+
 #[test]
 fn calls_go_to_the_log_without_a_file() {
     let finished = under("trace", "simple").env("VIPL_LOG", "info").pass();

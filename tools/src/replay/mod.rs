@@ -254,7 +254,7 @@ mod tests {
             threads([&all].into_iter()).expect("threads").len(),
             THREADS_MAX
         );
-        let error = threads([&all, &one].into_iter()).err().expect("an error");
+        let error = threads([&all, &one].into_iter()).expect_err("too many");
         let text = error.to_string();
         assert!(text.starts_with("r: more than 1024 threads"), "{text}");
     }
