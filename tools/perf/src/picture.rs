@@ -23,6 +23,8 @@ const STREAMS: &[(&str, &[&str])] = &[
 ];
 /// Histograms in one chart: the least size, the greatest, and one in between.
 const HISTOGRAMS: usize = 3;
+/// Bytes of a run that was kept. All tests at all sizes have less than one MiB.
+const BYTES_MAX: usize = 16 << 20;
 
 /// What is drawn, and where to.
 pub(crate) struct Pictures {
@@ -39,6 +41,10 @@ impl Pictures {
     pub(crate) fn new(options: &Options) -> Result<Option<Self>> {
         if !options.draws() {
             return Ok(None);
+        }
+        // Before anything is measured.
+        for file in options.plot.iter().chain(&options.report) {
+            writable(file)?;
         }
         let other = options.compare.as_deref().map(read).transpose()?;
         Ok(Some(Self {
@@ -77,7 +83,8 @@ impl Pictures {
 /// It cannot be read, or is none.
 pub(crate) fn read(file: &Path) -> Result<Value> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file).map_err(|error| Error::io(&name, error))?;
+    let text =
+        vipl_sys::file::read_text(file, BYTES_MAX).map_err(|error| Error::io(&name, error))?;
     let run: Value =
         serde_json::from_str(&text).map_err(|error| Error::Usage(format!("{name}: {error}")))?;
     match run["results"].is_array() {
@@ -88,7 +95,19 @@ pub(crate) fn read(file: &Path) -> Result<Value> {
     }
 }
 
+/// A file that does not exist yet, or a regular one. To open a FIFO waits for its reader.
+fn writable(file: &Path) -> Result<()> {
+    match std::fs::metadata(file) {
+        Ok(about) if !about.is_file() => Err(Error::Usage(format!(
+            "{} exists and is no regular file",
+            file.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn write(file: &Path, text: &str) -> Result<()> {
+    writable(file)?;
     std::fs::write(file, text).map_err(|error| Error::io(file.display().to_string(), error))
 }
 
@@ -471,6 +490,22 @@ mod tests {
             !page.contains("http://") || page.matches("http").count() == 1,
             "nothing is loaded from elsewhere"
         );
+    }
+
+    /// None of them is waited for.
+    #[test]
+    fn only_regular_files_are_read_and_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for file in [fifo.as_path(), Path::new("/dev/zero"), folder.path()] {
+            assert!(read(file).is_err(), "{}", file.display());
+            let error = write(file, "").unwrap_err().to_string();
+            assert!(error.contains("is no regular file"), "{error}");
+        }
+        let new = folder.path().join("new.svg");
+        write(&new, "one").unwrap();
+        write(&new, "two").unwrap();
     }
 
     #[test]
