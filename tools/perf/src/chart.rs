@@ -66,7 +66,7 @@ struct Axis {
 
 impl Axis {
     fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
-        let is_shown = |value: &f64| value.is_finite() && (*value > 0.0 || scale == Scale::Even);
+        let is_shown = |value: &f64| is_shown(scale, *value);
         let (mut low, mut high) = (f64::INFINITY, 0.0f64);
         for value in values.filter(is_shown) {
             (low, high) = (low.min(value), high.max(value));
@@ -94,7 +94,9 @@ impl Axis {
                     &[1.0, 2.0, 5.0]
                 };
                 let first = low.log10().floor() as i32;
+                let apart = (decades / 10.0) as usize + 1;
                 let all = (first..=first + decades as i32 + 2)
+                    .step_by(apart)
                     .flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
                 all.filter(|tick| (low * 0.999..=high * 1.001).contains(tick))
                     .collect()
@@ -129,6 +131,14 @@ impl Axis {
             Scale::Bytes => size(value),
             _ => plain(value),
         }
+    }
+}
+
+/// Whether a value has a place on an axis: ticks and lines of all others would have no end.
+fn is_shown(scale: Scale, value: f64) -> bool {
+    match scale {
+        Scale::Even => (-1e30..=1e30).contains(&value),
+        _ => (1e-30..=1e30).contains(&value),
     }
 }
 
@@ -270,7 +280,7 @@ impl Chart {
             let shown = series
                 .points
                 .iter()
-                .filter(|(x, y)| x.is_finite() && y.is_finite());
+                .filter(|point| is_shown(self.x.1, point.0) && is_shown(self.y.1, point.1));
             let places: Vec<(f64, f64)> = shown.map(|(x, y)| (at(*x), up(*y))).collect();
             let path: Vec<String> = places
                 .iter()
@@ -291,7 +301,8 @@ impl Chart {
                     );
                 }
             }
-            if let Some((place, said)) = &series.mark {
+            let mark = series.mark.as_ref();
+            if let Some((place, said)) = mark.filter(|mark| is_shown(self.x.1, mark.0)) {
                 let (place, level) = (at(place.clamp(x.low, x.high)), TOP + 14.0 + 17.0 * marks);
                 let (anchor, side) = match place > LEFT + PLOT * 0.7 {
                     true => ("end", -6.0),
@@ -346,6 +357,8 @@ mod tests {
             (Scale::Decades, vec![7.0]),
             (Scale::Even, vec![0.0, 37.0]),
             (Scale::Decades, vec![]),
+            (Scale::Decades, vec![1e-30, 1e30]),
+            (Scale::Bytes, vec![1.0, 1e30]),
         ] {
             let axis = Axis::new(scale, values.iter().copied());
             assert!(
@@ -367,7 +380,14 @@ mod tests {
     fn names_are_text_and_no_markup() {
         let series = Series {
             name: "<b>&\u{7}".to_owned(),
-            points: vec![(8.0, 1.0), (64.0, f64::NAN)],
+            points: vec![
+                (8.0, 1.0),
+                (64.0, f64::NAN),
+                (0.0, 2.0),
+                (16.0, -1.0),
+                (32.0, 5e-324),
+                (f64::MAX, 1e308),
+            ],
             ..Series::default()
         };
         let chart = Chart {

@@ -25,6 +25,9 @@ const STREAMS: &[(&str, &[&str])] = &[
 const HISTOGRAMS: usize = 3;
 /// Bytes of a run that was kept. All tests at all sizes have less than one MiB.
 const BYTES_MAX: usize = 16 << 20;
+/// The largest message of a run that was kept, and the largest figure in a unit that is not drawn.
+const SIZE_MAX: f64 = (1u64 << 40) as f64;
+const FIGURE_MAX: f64 = 1e18;
 
 /// What is drawn, and where to.
 pub(crate) struct Pictures {
@@ -87,12 +90,47 @@ pub(crate) fn read(file: &Path) -> Result<Value> {
         vipl_sys::file::read_text(file, BYTES_MAX).map_err(|error| Error::io(&name, error))?;
     let run: Value =
         serde_json::from_str(&text).map_err(|error| Error::Usage(format!("{name}: {error}")))?;
-    match run["results"].is_array() {
-        true => Ok(run),
-        false => Err(Error::Usage(format!(
+    if !run["results"].is_array() {
+        return Err(Error::Usage(format!(
             "{name} is not what vip_perf --json prints"
-        ))),
+        )));
     }
+    for (number, result) in results(&run).enumerate() {
+        check(result).map_err(|what| Error::Usage(format!("{name}: results[{number}].{what}")))?;
+    }
+    Ok(run)
+}
+
+/// Whether the numbers of a result can come from a measurement; else the field, and why not.
+fn check(result: &Value) -> std::result::Result<(), String> {
+    let within = |field: String, value: &Value, low: f64, high: f64| match value.as_f64() {
+        Some(number) if !(low..=high).contains(&number) => Err(format!(
+            "{field} is {number:e}, not between {low:e} and {high:e}"
+        )),
+        _ => Ok(()),
+    };
+    let test = word(result, "test");
+    let is_drawn = LATENCIES.iter().chain(STREAMS).any(|one| one.0 == test);
+    within("bytes".to_owned(), &result["bytes"], 0.0, SIZE_MAX)?;
+    for list in ["figures", "limits", "peers"] {
+        for (number, figure) in result[list].as_array().into_iter().flatten().enumerate() {
+            let (low, high) = match word(figure, "unit") {
+                "ns" if is_drawn => (1e-3, 1e15),
+                "µs" if is_drawn => (1e-6, 1e12),
+                "MB/s" if is_drawn => (1e-9, 1e12),
+                "GB/s" if is_drawn => (1e-12, 1e9),
+                _ => (-FIGURE_MAX, FIGURE_MAX),
+            };
+            let field = format!("{list}[{number}].value");
+            within(field, &figure["value"], low, high)?;
+        }
+    }
+    for (number, bar) in result["times"].as_array().into_iter().flatten().enumerate() {
+        for (place, high) in [(0, 1e15), (1, 1e15), (2, FIGURE_MAX)] {
+            within(format!("times[{number}][{place}]"), &bar[place], 0.0, high)?;
+        }
+    }
+    Ok(())
 }
 
 /// A file that does not exist yet, or a regular one. To open a FIFO waits for its reader.
@@ -490,6 +528,30 @@ mod tests {
             !page.contains("http://") || page.matches("http").count() == 1,
             "nothing is loaded from elsewhere"
         );
+    }
+
+    #[test]
+    fn numbers_beyond_all_measurements_are_refused() {
+        let latency = |value: &str, bytes: &str, bar: &str| {
+            let figure = format!(r#"{{"name": "one way", "value": {value}, "unit": "µs"}}"#);
+            let result = format!(
+                r#"{{"test": "latency", "bytes": {bytes}, "figures": [{figure}], "times": [{bar}]}}"#
+            );
+            check(&serde_json::from_str(&result).unwrap())
+        };
+        assert_eq!(latency("0.5", "8", "[90.5, 98.7, 12]"), Ok(()));
+        for value in ["5e-324", "1e-300", "0", "-1", "1e300", "1e308"] {
+            let error = latency(value, "8", "[1, 2, 3]").unwrap_err();
+            assert!(error.starts_with("figures[0].value is "), "{error}");
+        }
+        for bytes in ["-5", "1e308"] {
+            let error = latency("1", bytes, "[1, 2, 3]").unwrap_err();
+            assert!(error.starts_with("bytes is "), "{error}");
+        }
+        for bar in ["[-1, 2, 3]", "[1, 1e308, 3]", "[1, 2, 1e300]"] {
+            let error = latency("1", "8", bar).unwrap_err();
+            assert!(error.starts_with("times[0]["), "{error}");
+        }
     }
 
     /// None of them is waited for.
