@@ -115,7 +115,8 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
     // In a folder of its own, so that nothing else that lies beside it is loaded.
     let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
     let own = fs::canonicalize(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let name = file.file_name().ok_or("the plug-in has no name")?;
+    let name = file.file_name().unwrap_or_default();
+    fits(&own, &name.to_string_lossy()).map_err(|why| format!("{}: {why}", file.display()))?;
     let link = folder.path().join(name);
     symlink(&own, &link).map_err(|error| format!("{}: {error}", link.display()))?;
     let answer = ask(&link, folder.path(), &options.device)?;
@@ -165,6 +166,26 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
         false => text(&columns, &results, &outcomes, options.verbose),
     };
     Ok((text, good && !outcomes.is_empty()))
+}
+
+/// Whether the library looks for a plug-in in a file of this kind and name; else why not.
+fn fits(file: &Path, name: &str) -> Result<(), &'static str> {
+    if file.is_dir() {
+        return Err("it is a folder; --plugin names the file of a plug-in in it");
+    }
+    if !file.is_file() {
+        return Err("it is no regular file");
+    }
+    match name
+        .strip_prefix("libvipl_")
+        .and_then(|name| name.strip_suffix(".so"))
+    {
+        Some(name) if name.starts_with("layer_") => {
+            Err("it is a layer, which has no device to test")
+        }
+        Some(_) => Ok(()),
+        None => Err("it is no plug-in: the file of one is named libvipl_NAME.so"),
+    }
 }
 
 /// The installation that this program belongs to.
@@ -363,4 +384,26 @@ fn document(answer: &Value, columns: &[Column], results: &Results, outcomes: &[O
         "assertions": column.map(|_| Value::Object(verdicts.collect())),
         "runs": runs.collect::<Value>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_of_a_plugin_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let why = |name: &str| {
+            let file = folder.path().join(name);
+            fs::write(&file, "").expect("a file");
+            fits(&file, name).err().unwrap_or_default()
+        };
+        assert_eq!(why("libvipl_x.so"), "");
+        assert!(why("libvipl_layer_x.so").starts_with("it is a layer"));
+        assert!(why("x.so").starts_with("it is no plug-in"));
+        assert!(
+            fits(folder.path(), "libvipl_x.so").is_err_and(|why| why.starts_with("it is a folder"))
+        );
+        assert!(fits(Path::new("/dev/null"), "libvipl_x.so").is_err());
+    }
 }
