@@ -13,6 +13,10 @@ use crate::library::{Build, library_dir};
 
 /// How long a program may take unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long some process of it may be stopped. Programs that stop a peer let it go on after a few seconds.
+const STOPPED: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long its pipes may stay open after its end.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
@@ -46,6 +50,7 @@ pub struct Run {
     command: Command,
     shown: String,
     patience: Duration,
+    stopped_max: Duration,
     allowed: Vec<String>,
     build: Build,
     preload: Vec<PathBuf>,
@@ -64,6 +69,8 @@ pub struct Finished {
     pub stderr: String,
     /// The watchdog ended it.
     pub timed_out: bool,
+    /// The watchdog did so since this process of it was stopped, and did not go on.
+    pub stopped: Option<libc::pid_t>,
     /// Some process still holds its standard output or error, though it has ended.
     pub held: bool,
     allowed: Vec<String>,
@@ -101,6 +108,7 @@ impl Run {
             command,
             shown,
             patience: PATIENCE,
+            stopped_max: STOPPED,
             allowed: Vec::new(),
             build: Build::Own,
             preload: Vec::new(),
@@ -243,11 +251,21 @@ impl Started {
     pub fn finish(mut self) -> Finished {
         let pause = Duration::from_millis(5);
         let mut timed_out = false;
+        let (mut looked, mut halted) = (self.begun, None);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait for a program") {
                 break status;
             }
-            if self.begun.elapsed() > self.run.patience {
+            if looked.elapsed() > LOOK {
+                looked = Instant::now();
+                // One process and the same, from one look to the next.
+                halted = stopped(self.child.id()).map(|pid| match halted {
+                    Some((known, since)) if known == pid => (known, since),
+                    _ => (pid, looked),
+                });
+            }
+            let is_stuck = halted.is_some_and(|(_, since)| since.elapsed() > self.run.stopped_max);
+            if is_stuck || self.begun.elapsed() > self.run.patience {
                 timed_out = true;
                 self.kill_group();
                 break self.child.wait().expect("wait for a program");
@@ -264,6 +282,7 @@ impl Started {
             stdout,
             stderr,
             timed_out,
+            stopped: halted.filter(|_| timed_out).map(|(pid, _)| pid),
             held: one || two,
             allowed: self.run.allowed,
         }
@@ -275,6 +294,25 @@ impl Started {
         // SAFETY: no memory is involved; the group is the one made for this child.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
+}
+
+/// The first process of a group that a signal has stopped.
+fn stopped(group: u32) -> Option<libc::pid_t> {
+    let mut all: Vec<libc::pid_t> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // After the name, which may hold anything: state, parent, group.
+            let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+            let mut fields = fields.split_whitespace();
+            let is_stopped = fields.next() == Some("T");
+            is_stopped && fields.nth(1).and_then(|field| field.parse().ok()) == Some(group)
+        })
+        .collect();
+    all.sort_unstable();
+    all.first().copied()
 }
 
 /// Reads a pipe on a thread of its own; a piece at a time, so that nothing read is lost.
@@ -289,6 +327,24 @@ fn collect(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
         }
     });
     receiver
+}
+
+/// The name of a signal that ends programs by itself.
+fn name_of(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGABRT => " (SIGABRT)",
+        libc::SIGALRM => " (SIGALRM)",
+        libc::SIGBUS => " (SIGBUS)",
+        libc::SIGFPE => " (SIGFPE)",
+        libc::SIGILL => " (SIGILL)",
+        libc::SIGKILL => " (SIGKILL)",
+        libc::SIGPIPE => " (SIGPIPE)",
+        libc::SIGSEGV => " (SIGSEGV)",
+        libc::SIGSYS => " (SIGSYS)",
+        libc::SIGTERM => " (SIGTERM)",
+        libc::SIGTRAP => " (SIGTRAP)",
+        _ => "",
+    }
 }
 
 /// What was read; true when the pipe has not come to its end in time.
@@ -331,8 +387,13 @@ impl Finished {
 
     fn ending(&self) -> String {
         match (self.timed_out, self.status.signal()) {
-            (true, _) => "was ended by the watchdog".to_owned(),
-            (_, Some(signal)) => format!("was ended by signal {signal}"),
+            (true, _) => match self.stopped {
+                Some(pid) => format!(
+                    "was ended by the watchdog, since its process {pid} was stopped by a signal (SIGSTOP or the like) and did not go on"
+                ),
+                None => "was ended by the watchdog, since it did not end in time".to_owned(),
+            },
+            (_, Some(signal)) => format!("was ended by signal {signal}{}", name_of(signal)),
             _ => format!("ended with {:?}", self.status.code()),
         }
     }
@@ -365,5 +426,33 @@ impl Finished {
             .lines()
             .filter(|line| level_of(line).is_some_and(|level| levels.contains(&level.as_str())))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Finished {
+        let mut run = Run::compatible("/bin/sh").arg("-c").arg(script);
+        run.stopped_max = Duration::ZERO;
+        run.finish()
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_is_ended_and_named() {
+        let complaint = shell("kill -STOP $$").complaint().unwrap_or_default();
+        assert!(complaint.contains("was stopped by a signal"), "{complaint}");
+        // A child of the program, which waits for it.
+        let complaint = shell("sh -c 'kill -STOP $$'; true")
+            .complaint()
+            .unwrap_or_default();
+        assert!(complaint.contains("was stopped by a signal"), "{complaint}");
+    }
+
+    #[test]
+    fn the_signal_that_ended_a_program_is_named() {
+        let complaint = shell("kill -SEGV $$").complaint().unwrap_or_default();
+        assert_eq!(complaint, "was ended by signal 11 (SIGSEGV)");
     }
 }

@@ -19,6 +19,8 @@ use crate::program;
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
 const WATCHDOG_SECONDS: u64 = 900;
+/// After this time it is said that a run has not ended yet.
+const WORD: Duration = Duration::from_secs(30);
 
 /// What came of a run.
 pub(crate) struct Outcome {
@@ -37,7 +39,11 @@ pub(crate) struct Outcome {
 }
 
 /// Runs one; the second value is the failure with all that is known about it.
-fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
+fn attempt(
+    run: &Planned,
+    plugins: &OsStr,
+    say: &(dyn Fn(&str) + Sync),
+) -> (Outcome, Option<String>) {
     let begun = Instant::now();
     let mut outcome = Outcome {
         run: *run,
@@ -51,7 +57,17 @@ fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
         Ok(ground) => ground,
         Err(error) => return (outcome, Some(error)),
     };
-    let finished = ground.place(run, command(run, plugins, &ground)).finish();
+    let mut started = ground.place(run, command(run, plugins, &ground)).start();
+    while started.is_running() && begun.elapsed() < WORD {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if started.is_running() {
+        let seconds = WORD.as_secs();
+        say(&format!(
+            "run {run} ... has not ended after {seconds} s, is ended after {WATCHDOG_SECONDS} s"
+        ));
+    }
+    let finished = started.finish();
     outcome.time = begun.elapsed();
     for line in finished.stdout.lines() {
         if let Some(list) = line.strip_prefix("shown:") {
@@ -156,7 +172,7 @@ pub(crate) fn all(
 ) -> Vec<Outcome> {
     let done: Mutex<Vec<(Outcome, Option<String>)>> = Mutex::new(Vec::new());
     in_parallel(runs, jobs, |run| {
-        let (outcome, failure) = attempt(run, plugins);
+        let (outcome, failure) = attempt(run, plugins, say);
         let verdict = match &failure {
             Some(_) => "FAILED, once more later",
             None => "ok",
@@ -181,7 +197,7 @@ pub(crate) fn all(
 
 /// The second attempt.
 fn again(run: &Planned, first: String, plugins: &OsStr, say: &(dyn Fn(&str) + Sync)) -> Outcome {
-    let (mut outcome, second) = attempt(run, plugins);
+    let (mut outcome, second) = attempt(run, plugins, say);
     let verdict = if second.is_some() { "FAILED" } else { "ok" };
     say(&format!("run {run} ... {verdict} the second time"));
     match second {
