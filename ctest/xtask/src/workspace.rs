@@ -105,6 +105,7 @@ impl Workspace {
             "vipl-fi",
             "vipl-tools",
             "vipl-perf",
+            "vipl-stat",
             "vipl-conformance",
         ];
         names.chain(others).map(str::to_owned).collect()
