@@ -195,7 +195,6 @@ fn answer(
     model: impl FnOnce() -> std::io::Result<Model>,
 ) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     let begun = vipl_sys::clock::Instant::now();
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -218,9 +217,25 @@ fn answer(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes())?;
+    let end = vipl_sys::clock::Instant::now() + PATIENCE;
+    write_until(end, &mut stream, head.as_bytes())?;
     if !request.starts_with(b"HEAD ") {
-        stream.write_all(body.as_bytes())?;
+        write_until(end, &mut stream, body.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes everything before this time, also to one who reads a byte now and then.
+fn write_until(
+    end: vipl_sys::clock::Instant,
+    stream: &mut TcpStream,
+    mut bytes: &[u8],
+) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let left = end.saturating_duration_since(vipl_sys::clock::Instant::now());
+        // Zero is no timeout: an error.
+        stream.set_write_timeout(Some(left))?;
+        bytes = &bytes[stream.write(bytes)?..];
     }
     Ok(())
 }

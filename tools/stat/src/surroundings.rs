@@ -27,10 +27,10 @@ struct Known {
 }
 
 impl Surroundings {
-    /// Adds what is known to a model; false if the agent has not answered in time.
+    /// Adds what is known to a model; false if the agent has not answered in time. Only the look that asks waits.
     pub(crate) fn add(&self, model: &mut Model) -> bool {
-        self.ask();
-        let end = Instant::now() + PATIENCE;
+        let patience = if self.ask() { PATIENCE } else { Duration::ZERO };
+        let end = Instant::now() + patience;
         loop {
             let known = self.known();
             if !known.is_asking || Instant::now() >= end {
@@ -43,11 +43,13 @@ impl Surroundings {
         }
     }
 
-    /// Asks, unless a thread is asking already.
-    fn ask(&self) {
-        let Ok(library) = host::library() else { return };
+    /// Asks, unless a thread is asking already: false.
+    fn ask(&self) -> bool {
+        let Ok(library) = host::library() else {
+            return false;
+        };
         if std::mem::replace(&mut self.known().is_asking, true) {
-            return;
+            return false;
         }
         let asked = self.clone();
         let thread = std::thread::Builder::new().spawn(move || {
@@ -62,6 +64,7 @@ impl Surroundings {
         if thread.is_err() {
             self.known().is_asking = false;
         }
+        true
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
