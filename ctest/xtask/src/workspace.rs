@@ -23,6 +23,9 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// The packages with the programs for users.
+const OF_TOOLS: [&str; 4] = ["vipl-tools", "vipl-perf", "vipl-stat", "vipl-conformance"];
+
 /// What cargo knows about the workspace: the products and where they are built.
 pub(crate) struct Workspace {
     /// The target directory.
@@ -98,17 +101,12 @@ impl Workspace {
     pub(crate) fn products(&self) -> Vec<String> {
         let plugins = self.plugin_packages();
         let names = plugins.filter_map(|package| package["name"].as_str());
-        let others = [
-            "vipl",
-            "kagent",
-            "vipl-clan-device",
-            "vipl-fi",
-            "vipl-tools",
-            "vipl-perf",
-            "vipl-stat",
-            "vipl-conformance",
-        ];
-        names.chain(others).map(str::to_owned).collect()
+        let others = ["vipl", "kagent", "vipl-clan-device", "vipl-fi"];
+        names
+            .chain(others)
+            .chain(OF_TOOLS)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Packages below `plugins/` that make a `cdylib`.
@@ -138,12 +136,9 @@ impl Workspace {
 
     /// Names of the programs for users, sorted.
     pub(crate) fn tools(&self) -> Vec<String> {
-        let mut names = self.programs("vipl-tools");
-        names.extend(self.programs("vipl-perf"));
-        names.extend(self.programs("vipl-stat"));
+        let all = OF_TOOLS.iter().flat_map(|package| self.programs(package));
         // The suite of this project stays here.
-        let suite = self.programs("vipl-conformance").into_iter();
-        names.extend(suite.filter(|name| name.starts_with("vip_")));
+        let mut names: Vec<String> = all.filter(|name| name != "vipl-conformance").collect();
         names.sort();
         names
     }

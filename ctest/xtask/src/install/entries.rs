@@ -258,3 +258,41 @@ fn pointer_bytes(library: &Path) -> Result<usize> {
         _ => Err(format!("{} is not an ELF file", library.display()).into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_installed_is_built() {
+        let workspace = Workspace::load().unwrap();
+        let products = workspace.products();
+        let targets = |package: &serde_json::Value| package["targets"].as_array().cloned();
+        let of_products = workspace.packages().iter().filter(|package| {
+            let name = package["name"].as_str().unwrap();
+            products.iter().any(|product| product == name)
+        });
+        let built: Vec<String> = of_products
+            .flat_map(|package| targets(package).unwrap())
+            .map(|target| target["name"].as_str().unwrap().to_owned())
+            .collect();
+        let place = Place {
+            prefix: "/usr".into(),
+            libdir: "lib".to_owned(),
+            destdir: None,
+        };
+        let mut count = 0;
+        let mut check = |source: Source, _: PathBuf, _: u32| {
+            let Source::File(file) = source else { return };
+            let Ok(file) = file.strip_prefix("/built") else {
+                return;
+            };
+            let stem = file.file_stem().unwrap().to_str().unwrap();
+            let name = stem.strip_prefix("lib").unwrap_or(stem);
+            assert!(built.iter().any(|target| target == name), "{name}");
+            count += 1;
+        };
+        binaries(&place, &workspace, Path::new("/built"), &mut check);
+        assert!(count > 10, "{count} files");
+    }
+}
