@@ -28,8 +28,10 @@ enum Fate {
     Dropped,
     /// Depends on what is not known here.
     Depends,
-    /// The chain ends without a verdict.
+    /// No verdict yet: the next rule, or the rest of the chain that jumped here.
     GoesOn,
+    /// The rest of the chain is left out.
+    Returns,
 }
 
 /// The rules, or why they cannot be read.
@@ -103,12 +105,13 @@ fn fate(rules: &Value, flow: &Flow) -> Fate {
         match end {
             Fate::Dropped => return Fate::Dropped,
             Fate::Depends => all = Fate::Depends,
-            Fate::Passes | Fate::GoesOn => {}
+            Fate::Passes | Fate::GoesOn | Fate::Returns => {}
         }
     }
     all
 }
 
+/// What the rules of a chain do; the verdict of none of them is `GoesOn`.
 fn walk(rules: &Value, chain: &Value, flow: &Flow, depth: usize) -> Fate {
     if depth > DEPTH {
         return Fate::Depends;
@@ -130,6 +133,7 @@ fn walk(rules: &Value, chain: &Value, flow: &Flow, depth: usize) -> Fate {
             .find_map(|one| verdict(rules, chain, one, flow, depth));
         match (verdict.unwrap_or(Fate::GoesOn), matches) {
             (Fate::GoesOn, _) => {}
+            (Fate::Returns, Some(true)) if !unknown => return Fate::GoesOn,
             (fate, Some(true)) if !unknown => return fate,
             // It decides, but another rule may have decided before.
             (_, Some(true)) => return Fate::Depends,
@@ -153,14 +157,17 @@ fn verdict(
     match name.as_str() {
         "accept" => Some(Fate::Passes),
         "drop" | "reject" => Some(Fate::Dropped),
-        "return" => Some(Fate::GoesOn),
+        "return" => Some(Fate::Returns),
         "jump" | "goto" => {
             let target = objects(rules, "chain").find(|other| {
                 other["name"] == value["target"]
                     && other["table"] == chain["table"]
                     && other["family"] == chain["family"]
             })?;
-            Some(walk(rules, target, flow, depth + 1))
+            Some(match walk(rules, target, flow, depth + 1) {
+                Fate::GoesOn if name == "goto" => Fate::Returns,
+                fate => fate,
+            })
         }
         // Rules of iptables, verdict maps, queues.
         "xt" | "vmap" | "queue" => Some(Fate::Depends),
@@ -170,8 +177,13 @@ fn verdict(
 
 /// Whether all conditions hold; `None`: that depends.
 fn matches(expressions: &[Value], flow: &Flow) -> Option<bool> {
-    let all = expressions.iter().filter_map(|one| one.get("match"));
-    let answers: Vec<Option<bool>> = all.map(|one| condition(one, flow)).collect();
+    let holds = |one: &Value| match one.as_object()?.keys().next()?.as_str() {
+        "match" => condition(&one["match"], flow),
+        // What came before decides.
+        "limit" | "quota" | "ct count" => None,
+        _ => Some(true),
+    };
+    let answers: Vec<Option<bool>> = expressions.iter().map(holds).collect();
     if answers.contains(&Some(false)) {
         return Some(false);
     }
@@ -180,26 +192,31 @@ fn matches(expressions: &[Value], flow: &Flow) -> Option<bool> {
 
 fn condition(condition: &Value, flow: &Flow) -> Option<bool> {
     let (left, right) = (&condition["left"], &condition["right"]);
+    let protocol = left["payload"]["protocol"].as_str();
+    let other = if flow.is_v4 { "ip6" } else { "ip" };
+    // A packet without such a header matches neither what it has nor what it has not.
+    if matches!(protocol, Some("tcp" | "icmp" | "icmpv6" | "sctp")) || protocol == Some(other) {
+        return Some(false);
+    }
     let holds = match (
         left["meta"]["key"].as_str(),
-        left["payload"]["protocol"].as_str(),
+        protocol,
         left["ct"]["key"].as_str(),
     ) {
         (Some("l4proto"), _, _) => contains(right, "udp", 17),
         (Some("nfproto"), _, _) => contains(right, if flow.is_v4 { "ipv4" } else { "ipv6" }, 0),
         (Some("iifname" | "iif"), _, _) => match (&flow.interface, right.as_str()) {
-            (Some(name), Some(wanted)) => Some(match wanted.strip_suffix('*') {
-                Some(prefix) => name.starts_with(prefix),
-                None => name == wanted,
-            }),
+            (Some(name), Some(wanted)) if !wanted.starts_with('@') => {
+                Some(match wanted.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix),
+                    None => name == wanted,
+                })
+            }
             _ => None,
         },
         (_, Some("udp" | "th"), _) if left["payload"]["field"] == "dport" => {
             contains(right, "", u64::from(flow.port))
         }
-        (_, Some("tcp" | "icmp" | "icmpv6" | "sctp"), _) => Some(false),
-        (_, Some("ip"), _) if !flow.is_v4 => Some(false),
-        (_, Some("ip6"), _) if flow.is_v4 => Some(false),
         (_, Some("ip"), _) if left["payload"]["field"] == "protocol" => contains(right, "udp", 17),
         (_, Some("ip6"), _) if left["payload"]["field"] == "nexthdr" => contains(right, "udp", 17),
         // The first datagram of a host is a new connection.
@@ -215,6 +232,8 @@ fn condition(condition: &Value, flow: &Flow) -> Option<bool> {
 /// Whether a value, a set, or a range has a name or a number in it.
 fn contains(value: &Value, name: &str, number: u64) -> Option<bool> {
     match value {
+        // A set that has a name.
+        Value::String(text) if text.starts_with('@') => None,
         Value::String(text) => Some(text == name),
         Value::Number(one) => Some(one.as_u64() == Some(number)),
         Value::Array(list) => any(list.iter().map(|one| contains(one, name, number))),
@@ -336,6 +355,53 @@ mod tests {
             fate_of(vec![chain("c", "accept"), target, jump, all, inner]),
             Fate::Passes
         );
+    }
+
+    #[test]
+    fn a_chain_that_is_left_decides_nothing_more() {
+        let drop = json!({"drop": null});
+        let all = rule("c", json!([drop]));
+        let returns = rule("c", json!([dport(json!(34998)), {"return": null}]));
+        let end = |policy| fate_of(vec![chain("c", policy), returns.clone(), all.clone()]);
+        assert_eq!(end("accept"), Fate::Passes);
+        assert_eq!(end("drop"), Fate::Dropped);
+        let target = json!({"chain": {"family": "inet", "table": "t", "name": "d"}});
+        let to = |how: &str| rule("c", json!([{how: {"target": "d"}}]));
+        let of_target = rule("d", json!([{"return": null}]));
+        let end = |how| {
+            let mut objects = vec![chain("c", "accept"), target.clone(), to(how), all.clone()];
+            objects.push(of_target.clone());
+            fate_of(objects)
+        };
+        assert_eq!(end("jump"), Fate::Dropped);
+        assert_eq!(end("goto"), Fate::Passes);
+    }
+
+    #[test]
+    fn packets_of_other_protocols_match_no_negation() {
+        let not = |protocol: &str, field: &str, right: Value| {
+            let left = json!({"payload": {"protocol": protocol, "field": field}});
+            let condition = json!({"match": {"op": "!=", "left": left, "right": right}});
+            let rule = rule("c", json!([condition, {"drop": null}]));
+            fate_of(vec![chain("c", "accept"), rule])
+        };
+        assert_eq!(not("tcp", "dport", json!(22)), Fate::Passes);
+        assert_eq!(not("ip6", "nexthdr", json!("tcp")), Fate::Passes);
+        assert_eq!(not("udp", "dport", json!(22)), Fate::Dropped);
+    }
+
+    #[test]
+    fn sets_with_names_and_limits_depend_on_more() {
+        let accept = json!({"accept": null});
+        for condition in [dport(json!("@open")), is("iifname", "@inside")] {
+            let open = rule("c", json!([condition, accept]));
+            assert_eq!(fate_of(vec![chain("c", "drop"), open]), Fate::Depends);
+        }
+        let limit = json!({"limit": {"rate": 100, "per": "second", "inv": true}});
+        let flood = rule("c", json!([dport(json!(34998)), limit, {"drop": null}]));
+        assert_eq!(fate_of(vec![chain("c", "accept"), flood]), Fate::Depends);
+        let logged = rule("c", json!([limit, {"log": {"prefix": "gone"}}]));
+        assert_eq!(fate_of(vec![chain("c", "drop"), logged]), Fate::Dropped);
     }
 
     #[test]
