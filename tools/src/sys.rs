@@ -117,15 +117,12 @@ pub fn process_handle(process: u32) -> std::io::Result<OwnedFd> {
     unsafe { vipl_sys::fd::made(libc::syscall(libc::SYS_pidfd_open, process, 0) as RawFd) }
 }
 
-/// An anonymous file that can grow.
+/// An anonymous file that can grow, made as the library makes those of its connections.
 ///
 /// # Errors
 /// The system refuses.
 pub fn growing_file() -> std::io::Result<File> {
-    // SAFETY: a terminated name; the descriptor is new and has no other owner.
-    let made =
-        unsafe { vipl_sys::fd::made(libc::memfd_create(c"vipl".as_ptr(), libc::MFD_CLOEXEC)) };
-    made.map(File::from)
+    vipl_sys::shm::create_growing(c"vipl").map(File::from)
 }
 
 /// The interface that has an address of IP.

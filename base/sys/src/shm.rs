@@ -42,7 +42,10 @@ pub fn create_for_readers(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
 }
 
 /// An empty memfd that can grow ([`fd::set_size`]), but not shrink or be sealed any further.
-pub(crate) fn create_growing(name: &CStr) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// Those of the kernel.
+pub fn create_growing(name: &CStr) -> io::Result<OwnedFd> {
     let fd = memfd(name)?;
     seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL)?;
     Ok(fd)
