@@ -3,6 +3,8 @@
 //! The topology that the kernel reports says nothing on a virtual machine, whose processors also move. So a cache line
 //! decides, to and fro between the two, before and after each run.
 
+use std::thread;
+
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::pin::{self, Pair};
 use crate::rendezvous::Side;
@@ -85,9 +87,14 @@ pub fn line_ns(pair: Pair) -> Result<f64> {
         sys::run_on(cpu)?;
         Arena::new(&file)?.ping_pong(side, 0, TURNS)
     };
+    let play = &play;
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| play(Side::Server, pair.1));
-        let driver = scope.spawn(|| play(Side::Driver, pair.0)).join();
+        let start = |side: Side, cpu: usize| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || play(side, cpu));
+            thread.map_err(|error| Error::io("starting a thread", error))
+        };
+        let server = start(Side::Server, pair.1)?;
+        let driver = start(Side::Driver, pair.0)?.join();
         let failed = |_| Error::Peer("failed".to_owned());
         server.join().map_err(failed)??;
         driver.map_err(failed)?
