@@ -191,20 +191,7 @@ fn width() -> usize {
     let columns = std::env::var("COLUMNS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let room = std::io::stdout()
-        .is_terminal()
-        .then(terminal_width)
-        .flatten();
-    room.or(columns).unwrap_or(usize::MAX)
-}
-
-fn terminal_width() -> Option<usize> {
-    // SAFETY: a structure of which all zero is a valid value, and room for it.
-    unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        let asked = libc::ioctl(1, libc::TIOCGWINSZ, &raw mut size);
-        (asked == 0 && size.ws_col > 0).then_some(size.ws_col.into())
-    }
+    vipl_tools::sys::columns().or(columns).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
