@@ -11,6 +11,7 @@ use crate::bench::{Bench, Figure, Measured, Params, Plan, repeat};
 use crate::cli::{Job, Options};
 use crate::company::Company;
 use crate::machine::Session;
+use crate::picture::is_drawn;
 use crate::reference::Reference;
 use crate::scale::{self, Game};
 use crate::tests::Test;
@@ -42,7 +43,9 @@ impl Context<'_> {
         let sizes = match &self.options.size {
             Some(text) => size::parse_list(text, most.min(4 << 20))?,
             // A curve needs points, also below half of the peak.
-            None if self.options.draws() && test.is_drawn() => size::powers(8, most.min(65536)),
+            None if self.options.draws() && is_drawn(test.name()) => {
+                size::powers(8, most.min(65536))
+            }
             None => test.sizes(),
         };
         let processes: &[usize] = match test {

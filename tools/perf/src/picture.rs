@@ -101,6 +101,11 @@ pub(crate) fn read(file: &Path) -> Result<Value> {
     Ok(run)
 }
 
+/// Whether there are pictures of a test.
+pub(crate) fn is_drawn(test: &str) -> bool {
+    LATENCIES.iter().chain(STREAMS).any(|one| one.0 == test)
+}
+
 /// Whether the numbers of a result can come from a measurement; else the field, and why not.
 fn check(result: &Value) -> std::result::Result<(), String> {
     let within = |field: String, value: &Value, low: f64, high: f64| match value.as_f64() {
@@ -109,8 +114,7 @@ fn check(result: &Value) -> std::result::Result<(), String> {
         )),
         _ => Ok(()),
     };
-    let test = word(result, "test");
-    let is_drawn = LATENCIES.iter().chain(STREAMS).any(|one| one.0 == test);
+    let is_drawn = is_drawn(word(result, "test"));
     within("bytes".to_owned(), &result["bytes"], 0.0, SIZE_MAX)?;
     for list in ["figures", "limits", "peers"] {
         for (number, figure) in result[list].as_array().into_iter().flatten().enumerate() {
@@ -310,8 +314,7 @@ fn half_size(points: &[(f64, f64)]) -> Option<(f64, String)> {
     let first = points.iter().position(|point| point.1 >= half)?;
     let (size, reached) = points[first];
     if first == 0 {
-        let below = if points.len() > 1 { "≤ " } else { "" };
-        return (points.len() > 1).then(|| (size, format!("n½ {below}{}", chart::size(size))));
+        return (points.len() > 1).then(|| (size, format!("n½ ≤ {}", chart::size(size))));
     }
     let (before, least) = points[first - 1];
     let share = (half / least).ln() / (reached / least).ln();

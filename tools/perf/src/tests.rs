@@ -93,12 +93,6 @@ impl Test {
             .map_or("", |(_, name)| name)
     }
 
-    /// Whether there are pictures of it.
-    pub(crate) fn is_drawn(self) -> bool {
-        use Test::{Bandwidth, Latency, Read, Write, WriteLatency};
-        matches!(self, Latency | WriteLatency | Bandwidth | Write | Read)
-    }
-
     /// Whether it needs no peer, or starts its peers itself.
     pub(crate) fn is_alone(self) -> bool {
         use Test::{Calls, Library, Open, Pinned, Post, Register, Scale, Within};
