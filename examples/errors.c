@@ -24,11 +24,9 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 
 static void serve(device *opened, VIP_VI_HANDLE vi)
 {
-    address here = address_of(opened->nic, "errors"), client;
-    VIP_VI_ATTRIBUTES its_vi;
+    VIP_VI_ATTRIBUTES attributes;
     VIP_VI_STATE state;
     VIP_BOOLEAN sends_empty, receives_empty;
-    VIP_CONN_HANDLE request;
     int ends[2];
     char code;
 
@@ -37,11 +35,10 @@ static void serve(device *opened, VIP_VI_HANDLE vi)
         exit(1);
     }
     MUST(VipErrorCallback(opened->nic, &ends[1], on_error));
-    MUST(VipConnectWait(opened->nic, &here.net, VIP_INFINITE, &client.net, &its_vi, &request));
-    MUST(VipConnectAccept(request, vi));
+    accept_client(opened, vi, "errors");
     if (read(ends[0], &code, 1) != 1)
         exit(1);
-    MUST(VipQueryVi(vi, &state, &its_vi, &sends_empty, &receives_empty));
+    MUST(VipQueryVi(vi, &state, &attributes, &sends_empty, &receives_empty));
     printf("server: %s; the VI is in %s\n", vipl_strerror_async(code), vipl_state_name((int)state));
     /* With NULL the library's own handler comes back, which logs. */
     MUST(VipErrorCallback(opened->nic, NULL, NULL));
@@ -49,13 +46,11 @@ static void serve(device *opened, VIP_VI_HANDLE vi)
 
 static void send_unexpected(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
 {
-    address server = address_of(opened->nic, "errors");
-    VIP_VI_ATTRIBUTES its_vi;
     VIP_DESCRIPTOR *done;
     VIP_RETURN result;
     char status[128];
 
-    MUST(VipConnectRequest(vi, &server.net, &server.net, 5000, &its_vi));
+    connect_server(opened, vi, "errors");
     describe(&m.d, m.text, memory, sizeof m.text);
     MUST(VipPostSend(vi, &m.d, memory));
     /* Reliable Delivery: the send is complete when the data has left, so it may well succeed. */

@@ -17,8 +17,7 @@ static void be_read(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
     VIP_DESCRIPTOR *done;
 
     strcpy(m.text, "read without a word");
-    describe(&m.receive, NULL, memory, 0);
-    m.receive.CS.SegCount = 0;
+    memset(&m.receive, 0, sizeof m.receive); /* without a buffer */
     MUST(VipPostRecv(vi, &m.receive, memory));
     accept_client(opened, vi, "rdma_read");
     m.place = window_of(m.text, memory, sizeof m.text);

@@ -16,8 +16,7 @@ static void be_written(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
 {
     VIP_DESCRIPTOR *done;
 
-    describe(&m.receive, NULL, memory, 0);
-    m.receive.CS.SegCount = 0;
+    memset(&m.receive, 0, sizeof m.receive); /* without a buffer */
     MUST(VipPostRecv(vi, &m.receive, memory));
     accept_client(opened, vi, "rdma_write");
     m.place = window_of(m.text, memory, sizeof m.text);
@@ -39,8 +38,7 @@ static void write_there(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
     strcpy(m.text, "written from another process");
     describe_rdma(&m.send, VIP_CONTROL_OP_RDMAWRITE, &m.place, m.text, memory, strlen(m.text) + 1);
     post_and_wait(vi, &m.send, memory);
-    describe(&m.send, NULL, memory, 0);
-    m.send.CS.SegCount = 0;
+    memset(&m.send, 0, sizeof m.send);
     post_and_wait(vi, &m.send, memory);
 }
 

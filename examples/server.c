@@ -27,15 +27,10 @@ static int clients;
 /* Accepts one client after the other. Each VI has its receive posted before it is connected. */
 static void *accept_clients(void *unused)
 {
-    address here = address_of(opened.nic, "server"), client;
-    VIP_VI_ATTRIBUTES its_vi;
-    VIP_CONN_HANDLE request;
     int i;
     (void)unused;
-    for (i = 0; i < clients; i++) {
-        MUST(VipConnectWait(opened.nic, &here.net, VIP_INFINITE, &client.net, &its_vi, &request));
-        MUST(VipConnectAccept(request, vis[i]));
-    }
+    for (i = 0; i < clients; i++)
+        accept_client(&opened, vis[i], "server");
     return NULL;
 }
 
@@ -56,8 +51,7 @@ static int echo(exchange *with, VIP_VI_HANDLE vi)
     describe(&with->receive, with->question, memory, BYTES);
     MUST(VipPostRecv(vi, &with->receive, memory));
     describe(&with->send, with->answer, memory, length);
-    MUST(VipPostSend(vi, &with->send, memory));
-    MUST(VipSendWait(vi, VIP_INFINITE, &done));
+    post_and_wait(vi, &with->send, memory);
     return 1;
 }
 
@@ -105,8 +99,7 @@ static void ask(int number)
         describe(&with->receive, with->answer, memory, BYTES);
         MUST(VipPostRecv(vi, &with->receive, memory));
         describe(&with->send, with->question, memory, (size_t)length);
-        MUST(VipPostSend(vi, &with->send, memory));
-        MUST(VipSendWait(vi, VIP_INFINITE, &done));
+        post_and_wait(vi, &with->send, memory);
         MUST(VipRecvWait(vi, VIP_INFINITE, &done));
         if (strcmp(with->answer, expected) != 0) {
             fprintf(stderr, "expected %s, got %s\n", expected, with->answer);
