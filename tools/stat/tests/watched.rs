@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -52,6 +53,11 @@ fn folder() -> Option<tempfile::TempDir> {
 
 impl Watched {
     fn start() -> Option<Watched> {
+        Watched::start_with(|_| ())
+    }
+
+    /// The same, with more set.
+    fn start_with(more: impl FnOnce(&mut Command)) -> Option<Watched> {
         let folder = folder()?;
         let mut command = Command::new(program());
         with_library(&mut command);
@@ -62,6 +68,7 @@ impl Watched {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         end_with_parent(&mut command);
+        more(&mut command);
         let mut child = command.spawn().expect("the program");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut watched = Watched {
@@ -249,6 +256,33 @@ fn the_last_events_of_a_killed_process_are_there() {
     );
     let (done, text, _) = watched.vipstat(&["--last"]);
     assert!(done && text.contains("watched"), "{text}");
+}
+
+/// The second process then makes its file in the number of standard error, and moves it.
+#[test]
+fn a_program_without_standard_error_keeps_its_lock() {
+    let close = || {
+        // SAFETY: a system call.
+        unsafe { libc::close(2) };
+        Ok(())
+    };
+    let without = |command: &mut Command| {
+        // SAFETY: the closure makes a system call only.
+        unsafe { command.pre_exec(close) };
+    };
+    let Some(mut watched) = Watched::start_with(without) else {
+        return;
+    };
+    let mut holders: Vec<i32> = fs::read_dir(watched.folder.path())
+        .expect("the folder")
+        .map(|entry| fs::File::open(entry.expect("an entry").path()).expect("a file"))
+        .filter_map(|file| vipl_pages::life::holder(&file)?.try_into().ok())
+        .collect();
+    holders.sort_unstable();
+    let mut pids = watched.pids;
+    pids.sort_unstable();
+    assert_eq!(holders, pids);
+    watched.kill();
 }
 
 /// What is no file of a process is reported, and nothing else happens.

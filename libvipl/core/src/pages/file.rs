@@ -57,11 +57,12 @@ impl Published {
         sweep(&folder);
         let (file, path) = create(&folder)?;
         let published = |file: File| -> io::Result<(Memory, OwnedFd)> {
+            // Before the lock, which would end when a number from 0 to 2 is left.
+            let file = File::from(fd::above_standard(OwnedFd::from(file))?);
             life::take(&file)?;
-            let file = fd::above_standard(OwnedFd::from(file))?;
             fd::set_size(file.as_fd(), BYTES)?;
             let memory = Memory::of_file(file.as_raw_fd())?;
-            Ok((memory, file))
+            Ok((memory, OwnedFd::from(file)))
         };
         let (memory, file) = published(file).inspect_err(|_| drop(remove_file(&path)))?;
         let published = Published {
