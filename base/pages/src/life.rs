@@ -6,8 +6,8 @@
 //! of its start and its mapping of the file decide, if the reader is in the same namespace. A program that another one has
 //! replaced (`exec`) has left number and start to it, but not the mapping.
 
-use std::fs::{File, metadata, read, read_to_string};
-use std::io;
+use std::fs::{File, metadata, read_to_string};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -75,13 +75,19 @@ fn may_map(process: u32, file: &File) -> bool {
         return true;
     };
     let inode = about.ino().to_string();
-    // Names of files in it may be any bytes. It is empty for a process whose memory has gone.
-    let Ok(maps) = read(format!("/proc/{process}/maps")) else {
+    let Ok(maps) = File::open(format!("/proc/{process}/maps")) else {
         return true;
     };
-    let maps = String::from_utf8_lossy(&maps);
-    let mut lines = maps.lines();
-    maps.is_empty() || lines.any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode))
+    // It is empty for a process whose memory has gone. Another has up to 65530 lines, each with a name of any bytes.
+    let mut is_empty = true;
+    for line in BufReader::new(maps).split(b'\n') {
+        let Ok(line) = line else { return true };
+        is_empty = false;
+        if line.split(|byte| *byte == b' ').nth(4) == Some(inode.as_bytes()) {
+            return true;
+        }
+    }
+    is_empty
 }
 
 #[cfg(test)]
