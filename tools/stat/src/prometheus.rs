@@ -1,7 +1,7 @@
 //! The model as Prometheus text, and the port on which it is served.
 //!
-//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. Each connection has two seconds, and
-//! those that say nothing keep no other waiting while there are fewer than 64.
+//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. Each connection has two seconds to
+//! ask and two to take the answer, and those that say nothing keep no other waiting while there are fewer than 64.
 //! That is all of HTTP that a scraper needs, so there is no crate for it.
 
 use std::fmt::Write as _;
@@ -296,5 +296,22 @@ mod tests {
         assert!(ask("POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert_eq!(ask("GET /"), "");
         assert!(ask("HEAD / HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_scraper_that_reads_slowly_is_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let begun = vipl_sys::clock::Instant::now();
+        let write = move || write_until(begun + PATIENCE, &mut stream, &vec![b'x'; 64 << 20]);
+        let writer = std::thread::spawn(write);
+        let mut part = vec![0; 64 << 10];
+        while !writer.is_finished() && begun.elapsed() < 10 * PATIENCE {
+            slow.read_exact(&mut part).unwrap();
+            vipl_sys::clock::sleep(PATIENCE / 20);
+        }
+        assert!(writer.is_finished());
+        assert!(writer.join().unwrap().is_err());
     }
 }

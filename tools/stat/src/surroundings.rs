@@ -71,3 +71,19 @@ impl Surroundings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_already_is_not_waited_for() {
+        let surroundings = Surroundings::default();
+        surroundings.known().is_asking = true;
+        let begun = Instant::now();
+        for _ in 0..3 {
+            assert!(!surroundings.add(&mut Model::default()));
+        }
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
