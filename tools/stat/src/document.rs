@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use vipl_pages::read::{Counted, Event};
 
-use crate::model::{Model, ProcessNow, ViNow};
+use crate::model::{ADDRESS_IP, Model, ProcessNow, ViNow};
 use crate::words;
 
 /// All of it.
@@ -27,7 +27,7 @@ fn process(model: &Model, process: &ProcessNow) -> Value {
             "handle": nic.handle,
             "device": nic.device,
             "plugin": nic.plugin,
-            "address": words::host(&nic.address, nic.address_form == 1),
+            "address": words::host(&nic.address, nic.address_form == ADDRESS_IP),
             "regions": nic.regions,
             "region_bytes": nic.region_bytes,
             "tags": nic.tags,

@@ -13,7 +13,7 @@ use vipl_pages::read::{Nic, Vi};
 use crate::find::{Found, Places, Seen};
 
 /// How an IP address is marked in a NIC's record: `VIPL_ADDRESS_IP` of `vipl_plugin.h`.
-const ADDRESS_IP: u64 = 1;
+pub(crate) const ADDRESS_IP: u64 = 1;
 
 /// What changed in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

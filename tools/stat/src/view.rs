@@ -2,7 +2,7 @@
 
 use vipl_sys::text::one_line;
 
-use crate::model::{Model, ProcessNow, Rates, ViNow};
+use crate::model::{ADDRESS_IP, Model, ProcessNow, Rates, ViNow};
 use crate::words;
 
 /// A cell: its text, and the number by which it is sorted, if it is one.
@@ -206,7 +206,7 @@ impl View {
                     number(process.seen.pid),
                     text(&*nic.device),
                     text(&*nic.plugin),
-                    text(words::host(&nic.address, nic.address_form == 1)),
+                    text(words::host(&nic.address, nic.address_form == ADDRESS_IP)),
                     number(vis.count() as u64),
                     number(nic.regions),
                     short(nic.region_bytes as f64, words::bytes),
