@@ -17,7 +17,7 @@ mod two;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
@@ -217,21 +217,33 @@ fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     let mut guest = qemu.spawn().map_err(|error| format!("timeout: {error}"))?;
+    let mut out = std::io::stdout();
+    let status = follow(&mut guest, |line| {
+        writeln!(out, "{line}")?;
+        out.flush()
+    });
+    println!("guest: {:.0} s", begun.elapsed().as_secs_f64());
+    status
+}
+
+/// Hands each line of a guest to `each` until the guest ends; returns the status of its command, or `None` if time was up
+/// before.
+fn follow(
+    guest: &mut Child,
+    mut each: impl FnMut(&str) -> std::io::Result<()>,
+) -> Result<Option<i32>> {
     let console = guest.stdout.take().expect("a pipe");
     let mut status = None;
-    let mut out = std::io::stdout();
     for line in BufReader::new(console).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end_matches('\r');
         match line.strip_prefix(STATUS) {
             Some(number) => status = number.trim().parse().ok(),
-            None => writeln!(out, "{line}")?,
+            None => each(line)?,
         }
-        out.flush()?;
     }
     let ended = guest.wait()?;
-    println!("guest: {:.0} s", begun.elapsed().as_secs_f64());
     match (status, ended.code()) {
         (Some(status), _) => Ok(Some(status)),
         (None, Some(TIMEOUT)) => Ok(None),

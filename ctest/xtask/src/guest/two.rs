@@ -7,14 +7,14 @@
 //!
 //! A line `GUEST-CABLE off` or `GUEST-CABLE on` of a guest unplugs its eth0 from outside, or plugs it in again.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use super::{Guest, STATUS, good, initramfs, machine};
+use super::{Guest, good, initramfs, machine};
 use crate::Result;
 use crate::workspace::built;
 
@@ -63,7 +63,8 @@ pub(super) fn run(options: &Guest, words: &[String], within: Option<u32>) -> Res
     let ends = boot(folder.path(), guests)?;
     println!("guest: {:.0} s", begun.elapsed().as_secs_f64());
     for (command, end) in commands.iter().zip(ends) {
-        good(end).map_err(|why| format!("`{}`: {why}", command.join(" ")))?;
+        let end = end.map_err(Into::into).and_then(good);
+        end.map_err(|why| format!("`{}`: {why}", command.join(" ")))?;
     }
     Ok(())
 }
@@ -81,7 +82,7 @@ fn suite(within: Option<u32>) -> Result<[Vec<String>; 2]> {
 
 /// Starts both and prints what they print, labelled. It ends with both; one that fails ends the other. Returns the status of
 /// each command.
-fn boot(folder: &Path, guests: Vec<Command>) -> Result<Vec<Option<i32>>> {
+fn boot(folder: &Path, guests: Vec<Command>) -> Result<Vec<End>> {
     let monitors = [0, 1].map(|side| folder.join(format!("monitor{side}")));
     let mut running = Vec::new();
     for (side, mut guest) in guests.into_iter().enumerate() {
@@ -106,7 +107,7 @@ fn boot(folder: &Path, guests: Vec<Command>) -> Result<Vec<Option<i32>>> {
             .collect();
         let ends = threads
             .into_iter()
-            .map(|thread| thread.join().ok().flatten());
+            .map(|thread| thread.join().expect("it does not panic"));
         ends.collect::<Vec<_>>()
     });
     Ok(statuses)
@@ -122,34 +123,31 @@ fn end(folder: &Path, side: usize, cable: usize) -> String {
     )
 }
 
-/// Prints a guest's lines until it ends; returns the status of its command.
-fn follow(side: usize, guest: &mut Child, monitors: &[PathBuf; 2]) -> Option<i32> {
-    let mut status = None;
-    let console = guest.stdout.take().expect("a pipe");
-    for line in BufReader::new(console).split(b'\n') {
-        let Ok(line) = line else { break };
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end_matches('\r');
-        if let Some(number) = line.strip_prefix(STATUS) {
-            status = number.trim().parse().ok();
-        } else if let Some(state) = line.strip_prefix(CABLE) {
+/// What became of a guest's command: see [`super::follow`].
+type End = std::result::Result<Option<i32>, String>;
+
+/// Prints a guest's lines until it ends, and unplugs its cable where they say so.
+fn follow(side: usize, guest: &mut Child, monitors: &[PathBuf; 2]) -> End {
+    let status = super::follow(guest, |line| {
+        if let Some(state) = line.strip_prefix(CABLE) {
             command(&monitors[side], &format!("set_link eth0 {}", state.trim()));
-        } else {
-            // Verdicts of tests stand alone, for those who count them.
-            let label = if line.starts_with("test ") {
-                String::new()
-            } else {
-                format!("{side} ")
-            };
-            let mut out = std::io::stdout().lock();
-            let _ = writeln!(out, "{label}{line}").and_then(|()| out.flush());
+            return Ok(());
         }
-    }
-    let _ = guest.wait();
-    if status != Some(0) {
+        // Verdicts of tests stand alone, for those who count them.
+        let label = if line.starts_with("test ") {
+            String::new()
+        } else {
+            format!("{side} ")
+        };
+        let mut out = std::io::stdout().lock();
+        // The guest has to be read to its end in any case.
+        let _ = writeln!(out, "{label}{line}").and_then(|()| out.flush());
+        Ok(())
+    });
+    if !matches!(status, Ok(Some(0))) {
         command(&monitors[1 - side], "quit");
     }
-    status
+    status.map_err(|why| why.to_string())
 }
 
 /// Gives a command to a guest's monitor. A guest that has ended has none.
