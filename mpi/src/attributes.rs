@@ -85,6 +85,19 @@ pub(crate) unsafe fn provider_of(hints: *const fi_info) -> Option<String> {
     }
 }
 
+/// The flags of sends and receives that are given none.
+///
+/// # Safety
+/// The parts of `info` are null or valid.
+pub(crate) unsafe fn op_flags(info: &fi_info) -> (u64, u64) {
+    // SAFETY: the caller's promise.
+    let (send, receive) = unsafe { (info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
+    (
+        send.map_or(0, |send| send.op_flags),
+        receive.map_or(0, |receive| receive.op_flags),
+    )
+}
+
 impl Offer {
     /// The offer to a program without hints.
     pub(crate) fn new(limits: &Limits) -> Offer {
@@ -340,8 +353,7 @@ impl Offer {
             let Some(hints) = hints.as_ref() else {
                 return info;
             };
-            t.op_flags = hints.tx_attr.as_ref().map_or(0, |send| send.op_flags);
-            r.op_flags = hints.rx_attr.as_ref().map_or(0, |receive| receive.op_flags);
+            (t.op_flags, r.op_flags) = op_flags(hints);
             if let Some(domain) = hints.domain_attr.as_ref()
                 && [domain.data_progress, domain.control_progress].contains(&FI_PROGRESS_AUTO)
             {

@@ -2,33 +2,30 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use vipl_abi::{VIP_RETURN, VIP_ULONG};
 
 use crate::address::{Address, SOCKADDR};
+use crate::attributes::op_flags;
 use crate::device::Handle;
 use crate::endpoint::{EP_OPS, EndpointObject, bind, control, object};
 use crate::engine::{Endpoint, Opaque};
 use crate::fi::*;
 use crate::nic::Nic;
-use crate::object::{ConnectionRequest, code, table};
+use crate::object::{ConnectionRequest, bytes, cm_table, code, start, table};
 use crate::packet::CM_DATA;
 use crate::slab::Id;
 
 static OPS: fi_ops = table(close, bind, control);
 static CM_OPS: fi_ops_cm = fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: unsupported,
-    getname,
     getpeer,
     connect,
-    listen: no_listen,
     accept,
-    reject: no_reject,
     shutdown,
-    join: unsupported,
+    ..cm_table(getname)
 };
 
 /// Makes an endpoint, or takes that of a connection request.
@@ -62,13 +59,8 @@ pub(crate) unsafe fn open(
             engine.add(endpoint)
         }
     };
-    // SAFETY: the caller's promise: parts of the info are null or valid.
-    let (send_flags, receive_flags) = unsafe {
-        (
-            info.tx_attr.as_ref().map_or(0, |send| send.op_flags),
-            info.rx_attr.as_ref().map_or(0, |receive| receive.op_flags),
-        )
-    };
+    // SAFETY: the caller's promise.
+    let (send_flags, receive_flags) = unsafe { op_flags(info) };
     let object = Box::into_raw(Box::new(EndpointObject {
         ep: fid_ep {
             fid: fid {
@@ -133,11 +125,11 @@ pub(crate) unsafe fn cm_data<'a>(data: *const c_void, length: usize) -> Result<&
     if length > CM_DATA {
         return Err(libc::EINVAL);
     }
-    if data.is_null() || length == 0 {
+    if data.is_null() {
         return Ok(&[]);
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+    Ok(unsafe { bytes(data, length) })
 }
 
 unsafe extern "C" fn getname(ep: *mut fid, address: *mut c_void, length: *mut usize) -> c_int {
@@ -179,11 +171,7 @@ unsafe extern "C" fn connect(
             Ok::<_, c_int>(endpoint.vi())
         })??;
         let (nic, id) = (object.nic.clone(), object.id);
-        let run = move || crate::object::entry((), || ask(&nic, id, vi, peer, &data));
-        let started = std::thread::Builder::new()
-            .name("vipl-fi-connect".to_owned())
-            .spawn(run);
-        let thread = started.map_err(|_| libc::EAGAIN)?;
+        let thread = start("vipl-fi-connect", move || ask(&nic, id, vi, peer, &data))?;
         *object.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     })
@@ -258,7 +246,7 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
     code(|| {
         // SAFETY: see `bind`.
         let object = unsafe { object(ep.cast()) };
-        linger(&object.nic, object.id);
+        object.linger();
         let mut engine = object.nic.lock();
         engine.with(object.id, |endpoint, shared| {
             endpoint.shut_down(shared);
@@ -267,43 +255,35 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
     })
 }
 
-/// Gives what was sent the time to arrive: a program that injects cannot know when it has.
-fn linger(nic: &Nic, id: Id) {
-    let end = Instant::now() + nic.settings.linger;
-    loop {
-        let mut engine = nic.lock();
-        engine.progress();
-        if engine.with(id, |endpoint, _| endpoint.is_busy()) != Some(true) || Instant::now() >= end
-        {
-            return;
+/// Waits for the thread that connects an endpoint, which ends soon.
+pub(crate) fn stop_asking(nic: &Nic, id: Id, thread: JoinHandle<()>) {
+    let vi = nic.lock().with(id, |endpoint, _| {
+        endpoint.stop_asking();
+        endpoint.vi()
+    });
+    while !thread.is_finished() {
+        // Ends a request that is under way; one that begins afterwards, the next time.
+        if let Some(vi) = vi {
+            nic.device.disconnect(vi);
         }
-        drop(engine);
-        std::thread::yield_now();
+        vipl_sys::clock::sleep(Duration::from_millis(1));
     }
+    // It reports a panic itself.
+    let _ = thread.join();
 }
 
 unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     code(|| {
         // SAFETY: see `bind`.
         let object = unsafe { object(ep) };
-        linger(&object.nic, object.id);
+        object.linger();
         let thread = object
             .thread
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            let vi = object.with(|endpoint| {
-                endpoint.stop_asking();
-                endpoint.vi()
-            })?;
-            while !thread.is_finished() {
-                // Ends a request that is under way; one that begins afterwards, the next time.
-                object.nic.device.disconnect(vi);
-                vipl_sys::clock::sleep(Duration::from_millis(1));
-            }
-            // It reports a panic itself.
-            let _ = thread.join();
+            stop_asking(&object.nic, object.id, thread);
         }
         let mut engine = object.nic.lock();
         if let Some(endpoint) = engine.endpoints.remove(object.id) {
@@ -314,33 +294,4 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
         crate::endpoint::keep_closed(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
         Ok(())
     })
-}
-
-pub(crate) unsafe extern "C" fn no_peer(_: *mut fid_ep, _: *mut c_void, _: *mut usize) -> c_int {
-    -libc::ENOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_connect(
-    _: *mut fid_ep,
-    _: *const c_void,
-    _: *const c_void,
-    _: usize,
-) -> c_int {
-    -libc::ENOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_accept(_: *mut fid_ep, _: *const c_void, _: usize) -> c_int {
-    -libc::ENOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_shutdown(_: *mut fid_ep, _: u64) -> c_int {
-    -libc::ENOSYS
-}
-
-unsafe extern "C" fn no_listen(_: *mut fid_pep) -> c_int {
-    -libc::ENOSYS
-}
-
-unsafe extern "C" fn no_reject(_: *mut fid_pep, _: *mut fid, _: *const c_void, _: usize) -> c_int {
-    -libc::ENOSYS
 }

@@ -79,6 +79,13 @@ impl EndpointObject {
             .with(self.id, |endpoint, _| run(endpoint))
             .ok_or(libc::EBADF)
     }
+
+    /// See [`Nic::linger`].
+    pub(crate) fn linger(&self) {
+        let is_busy = |endpoint: &mut Endpoint, _: &mut _| endpoint.is_busy();
+        self.nic
+            .linger(|engine| engine.with(self.id, is_busy) == Some(true));
+    }
 }
 
 pub(crate) unsafe extern "C" fn bind(ep: *mut fid, queue: *mut fid, flags: u64) -> c_int {
@@ -94,18 +101,7 @@ pub(crate) unsafe extern "C" fn bind(ep: *mut fid, queue: *mut fid, flags: u64) 
             FI_CLASS_CQ => {
                 // SAFETY: a completion queue, which is one of ours.
                 let completions = unsafe { CompletionQueue::of(queue) }.id();
-                let selective = flags & FI_SELECTIVE_COMPLETION != 0;
-                object.with(|endpoint| {
-                    for (flag, binding) in [
-                        (FI_TRANSMIT, &mut endpoint.reports.sends),
-                        (FI_RECV, &mut endpoint.reports.receives),
-                    ] {
-                        if flags & flag != 0 {
-                            binding.queue = Some(completions);
-                            binding.selective = selective;
-                        }
-                    }
-                })
+                object.with(|endpoint| endpoint.reports.bind(completions, flags))
             }
             _ => Err(libc::EINVAL),
         }
@@ -171,7 +167,13 @@ unsafe extern "C" fn getopt(
     })
 }
 
-unsafe extern "C" fn setopt(_: *mut fid, _: c_int, _: c_int, _: *const c_void, _: usize) -> c_int {
+pub(crate) unsafe extern "C" fn setopt(
+    _: *mut fid,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
     -libc::ENOPROTOOPT
 }
 

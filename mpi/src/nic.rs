@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vipl_abi::*;
+use vipl_sys::clock::Instant;
 
 use crate::address::Address;
 use crate::device::{Device, Handle};
@@ -70,6 +71,20 @@ impl Nic {
         // A panic under the lock has been reported; the engine's parts are changed one after the other, so the worst
         // is a connection that fails.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives what an endpoint that closes has sent the time to arrive: a program that injects cannot know when it has.
+    pub(crate) fn linger(&self, is_busy: impl Fn(&mut Engine) -> bool) {
+        let end = Instant::now() + self.settings.linger;
+        loop {
+            let mut engine = self.lock();
+            engine.progress();
+            if !is_busy(&mut engine) || Instant::now() >= end {
+                return;
+            }
+            drop(engine);
+            std::thread::yield_now();
+        }
     }
 
     /// An address of this process.

@@ -2,8 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::JoinHandle;
 
-use crate::fi::{FI_CLASS_CONNREQ, SLACK, Slack, fi_ops, fid};
+use crate::fi::{
+    FI_CLASS_CONNREQ, SLACK, Slack, fi_ops, fi_ops_cm, fid, fid_ep, fid_pep, unsupported,
+};
 use crate::slab::Id;
 
 /// Runs an entry point. A panic, which would be a bug, becomes an error and does not unwind into C.
@@ -32,6 +35,44 @@ pub(crate) fn size(run: impl FnOnce() -> Result<usize, c_int>) -> isize {
     entry(-(crate::fi::FI_EOTHER as isize), || {
         run().map_or_else(|error| -(error as isize), |size| size as isize)
     })
+}
+
+/// Entry points of transfers: name, arguments behind the endpoint, and the call that they make. The endpoint is what the `object`
+/// of the caller's module makes of it.
+macro_rules! entry_points {
+    ($($name:ident($($argument:ident: $type:ty),*) |$ep:ident| $call:expr;)*) => {$(
+        unsafe extern "C" fn $name(ep: *mut fid_ep, $($argument: $type),*) -> isize {
+            // SAFETY: libfabric's arguments: an endpoint of ours, as `object` wants it, and memory as they describe it.
+            unsafe {
+                let $ep = object(ep.cast());
+                $call
+            }
+        }
+    )*};
+}
+pub(crate) use entry_points;
+
+/// The bytes that an argument describes. It may be null if there are none.
+///
+/// # Safety
+/// `length` bytes at `buffer` are readable.
+#[inline]
+pub(crate) unsafe fn bytes<'a>(buffer: *const c_void, length: usize) -> &'a [u8] {
+    match length {
+        0 => &[],
+        // SAFETY: the caller's promise.
+        _ => unsafe { std::slice::from_raw_parts(buffer.cast(), length) },
+    }
+}
+
+/// Starts a thread of an object.
+pub(crate) fn start(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, c_int> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    let started = builder.spawn(|| entry((), run));
+    started.map_err(|_| libc::EAGAIN)
 }
 
 pub(crate) unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
@@ -68,6 +109,53 @@ pub(crate) const fn table(
         bind,
         control,
         ops_open: no_ops,
+    }
+}
+
+unsafe extern "C" fn no_peer(_: *mut fid_ep, _: *mut c_void, _: *mut usize) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_connect(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_listen(_: *mut fid_pep) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_accept(_: *mut fid_ep, _: *const c_void, _: usize) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_reject(_: *mut fid_pep, _: *mut fid, _: *const c_void, _: usize) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_shutdown(_: *mut fid_ep, _: u64) -> c_int {
+    -libc::ENOSYS
+}
+
+/// Table of an endpoint or listener that has an address; what else it can do of connecting is added.
+pub(crate) const fn cm_table(
+    getname: unsafe extern "C" fn(*mut fid, *mut c_void, *mut usize) -> c_int,
+) -> fi_ops_cm {
+    fi_ops_cm {
+        size: size_of::<fi_ops_cm>(),
+        setname: unsupported,
+        getname,
+        getpeer: no_peer,
+        connect: no_connect,
+        listen: no_listen,
+        accept: no_accept,
+        reject: no_reject,
+        shutdown: no_shutdown,
+        join: unsupported,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::engine::{Endpoint, Engine, Incoming, Opaque, Passive};
 use crate::eq::EventQueue;
 use crate::fi::*;
 use crate::nic::Nic;
-use crate::object::{ConnectionRequest, code, no_control, table};
+use crate::object::{ConnectionRequest, cm_table, code, no_control, start, table};
 use crate::slab::Id;
 
 /// See the module.
@@ -33,16 +33,9 @@ struct Listener {
 
 static OPS: fi_ops = table(close, bind, no_control);
 static CM_OPS: fi_ops_cm = fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: unsupported,
-    getname,
-    getpeer: crate::connection::no_peer,
-    connect: crate::connection::no_connect,
     listen,
-    accept: crate::connection::no_accept,
     reject,
-    shutdown: crate::connection::no_shutdown,
-    join: unsupported,
+    ..cm_table(getname)
 };
 
 /// Listeners without a port of the program's choice get those from here on, as it is usual for the ephemeral ports of others.
@@ -162,11 +155,8 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
             for address in listener.places() {
                 let (nic, closing) = (listener.nic.clone(), listener.closing.clone());
                 let id = listener.id;
-                let run = move || crate::object::entry((), || wait(&nic, id, address, &closing));
-                let started = std::thread::Builder::new()
-                    .name("vipl-fi-listen".to_owned())
-                    .spawn(run);
-                threads.push(started.map_err(|_| libc::EAGAIN)?);
+                let run = move || wait(&nic, id, address, &closing);
+                threads.push(start("vipl-fi-listen", run)?);
             }
         }
         Ok(())

@@ -6,18 +6,17 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-use vipl_sys::clock::Instant;
 
 use crate::address::Address;
-use crate::attributes::{CQ_DATA, DOMAIN_CAPS, INJECT, Offer, RECEIVES, TAGGED_PROTOCOL, WAITING};
+use crate::attributes::{
+    CQ_DATA, DOMAIN_CAPS, INJECT, Offer, RECEIVES, TAGGED_PROTOCOL, WAITING, op_flags,
+};
 use crate::av::AddressVector;
 use crate::cq::CompletionQueue;
 use crate::engine::{Endpoint, Engine, Opaque, Passive, Rdm};
 use crate::fi::*;
 use crate::nic::Nic;
-use crate::object::{code, entry, no_ops, size};
+use crate::object::{cm_table, code, size, start, table};
 use crate::slab::Id;
 
 /// See the module.
@@ -43,35 +42,19 @@ struct Threads {
     connecting: Vec<(Id, JoinHandle<()>)>,
 }
 
-static OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close,
-    bind,
-    control,
-    ops_open: no_ops,
-};
+static OPS: fi_ops = table(close, bind, control);
 static EP_OPS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel,
     getopt: no_getopt,
-    setopt: no_setopt,
+    setopt: crate::endpoint::setopt,
     tx_ctx: unsupported,
     rx_ctx: unsupported,
     rx_size_left,
     tx_size_left,
 };
-static CM_OPS: fi_ops_cm = fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: unsupported,
-    getname,
-    getpeer: crate::connection::no_peer,
-    connect: crate::connection::no_connect,
-    listen: no_listen,
-    accept: crate::connection::no_accept,
-    reject: no_reject,
-    shutdown: crate::connection::no_shutdown,
-    join: unsupported,
-};
+static CM_OPS: fi_ops_cm = cm_table(getname);
+
 /// Whether the hints ask for such an endpoint, and for nothing that it lacks; if not, what that is.
 ///
 /// # Safety
@@ -130,14 +113,8 @@ pub(crate) unsafe fn open(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise: parts of the info are null or valid.
-    let (send_flags, receive_flags) = unsafe {
-        let info = info.as_ref().ok_or(libc::EINVAL)?;
-        (
-            info.tx_attr.as_ref().map_or(0, |send| send.op_flags),
-            info.rx_attr.as_ref().map_or(0, |receive| receive.op_flags),
-        )
-    };
+    // SAFETY: the caller's promise.
+    let (send_flags, receive_flags) = unsafe { op_flags(info.as_ref().ok_or(libc::EINVAL)?) };
     let address = nic.address(crate::passive::next_port());
     let mut engine = nic.lock();
     let id = engine.shared.rdms.insert(Rdm::default());
@@ -198,11 +175,7 @@ impl RdmObject {
         if threads.listener.is_none() {
             let (nic, closing) = (self.nic.clone(), self.closing.clone());
             let (passive, address) = (self.passive, self.address);
-            let run = move || {
-                entry((), || {
-                    crate::passive::wait(&nic, passive, address, &closing)
-                });
-            };
+            let run = move || crate::passive::wait(&nic, passive, address, &closing);
             threads.listener = Some(start("vipl-fi-listen", run)?);
         }
         Ok(())
@@ -227,7 +200,7 @@ impl RdmObject {
         let rdm = engine.shared.rdms.get(self.id).ok_or(libc::EBADF)?;
         rdm.joined(id, peer);
         let nic = self.nic.clone();
-        let run = move || entry((), || crate::connection::ask(&nic, id, vi, peer, &[]));
+        let run = move || crate::connection::ask(&nic, id, vi, peer, &[]);
         let mut threads = self.threads();
         threads
             .connecting
@@ -242,20 +215,6 @@ impl RdmObject {
         Ok(())
     }
 
-    /// Gives what was sent the time to arrive.
-    fn linger(&self) {
-        let end = Instant::now() + self.nic.settings.linger;
-        loop {
-            let mut engine = self.nic.lock();
-            engine.progress();
-            if !engine.is_busy_tagged(self.id) || Instant::now() >= end {
-                return;
-            }
-            drop(engine);
-            std::thread::yield_now();
-        }
-    }
-
     /// Ends its threads.
     fn end_threads(&self) {
         self.closing.store(true, Ordering::Release);
@@ -264,30 +223,13 @@ impl RdmObject {
             connecting,
         } = std::mem::take(&mut *self.threads());
         for (id, thread) in connecting {
-            let vi = self.nic.lock().with(id, |endpoint, _| {
-                endpoint.stop_asking();
-                endpoint.vi()
-            });
-            while !thread.is_finished() {
-                // Ends a request that is under way; one that begins afterwards, the next time.
-                if let Some(vi) = vi {
-                    self.nic.device.disconnect(vi);
-                }
-                vipl_sys::clock::sleep(Duration::from_millis(1));
-            }
-            // It reports a panic itself.
-            let _ = thread.join();
+            crate::connection::stop_asking(&self.nic, id, thread);
         }
         if let Some(listener) = listener {
-            // As above.
+            // It reports a panic itself.
             let _ = listener.join();
         }
     }
-}
-
-fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, c_int> {
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    started.map_err(|_| libc::EAGAIN)
 }
 
 unsafe extern "C" fn bind(ep: *mut fid, queue: *mut fid, flags: u64) -> c_int {
@@ -302,16 +244,7 @@ unsafe extern "C" fn bind(ep: *mut fid, queue: *mut fid, flags: u64) -> c_int {
             FI_CLASS_CQ => {
                 // SAFETY: a completion queue, which is one of ours.
                 let completions = unsafe { CompletionQueue::of(queue) }.id();
-                let selective = flags & FI_SELECTIVE_COMPLETION != 0;
-                for (flag, binding) in [
-                    (FI_TRANSMIT, &mut rdm.reports.sends),
-                    (FI_RECV, &mut rdm.reports.receives),
-                ] {
-                    if flags & flag != 0 {
-                        binding.queue = Some(completions);
-                        binding.selective = selective;
-                    }
-                }
+                rdm.reports.bind(completions, flags);
             }
             // It has no events.
             FI_CLASS_EQ => {}
@@ -360,24 +293,6 @@ unsafe extern "C" fn no_getopt(
     -libc::ENOPROTOOPT
 }
 
-unsafe extern "C" fn no_setopt(
-    _: *mut fid,
-    _: c_int,
-    _: c_int,
-    _: *const c_void,
-    _: usize,
-) -> c_int {
-    -libc::ENOPROTOOPT
-}
-
-unsafe extern "C" fn no_listen(_: *mut fid_pep) -> c_int {
-    -libc::ENOSYS
-}
-
-unsafe extern "C" fn no_reject(_: *mut fid_pep, _: *mut fid, _: *const c_void, _: usize) -> c_int {
-    -libc::ENOSYS
-}
-
 unsafe extern "C" fn rx_size_left(ep: *mut fid_ep) -> isize {
     size(|| {
         // SAFETY: see `bind`.
@@ -402,7 +317,8 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     code(|| {
         // SAFETY: made by `open`; libfabric's programs close an object once.
         let object = unsafe { Box::from_raw(ep.cast::<RdmObject>()) };
-        object.linger();
+        let id = object.id;
+        object.nic.linger(|engine| engine.is_busy_tagged(id));
         object.end_threads();
         let mut engine = object.nic.lock();
         engine.shared.passives.remove(object.passive);

@@ -6,7 +6,7 @@ use crate::endpoint::{EndpointObject, object};
 use crate::engine::{Opaque, Operation, Receive, Work};
 use crate::fi::*;
 use crate::iov::{Iov, remote};
-use crate::object::{entry, size};
+use crate::object::{bytes, entry, entry_points, size};
 
 /// Messages.
 pub(crate) static MSG_OPS: fi_ops_msg = fi_ops_msg {
@@ -43,28 +43,18 @@ type Vector = *const libc::iovec;
 /// More pieces than an operation may have.
 const TOO_MANY: isize = -(libc::EINVAL as isize);
 
-/// Submits an operation. If there is no room, progress may make some.
+/// Submits an operation.
 #[inline]
 fn submit(ep: &EndpointObject, operation: Option<Operation>) -> isize {
     let Some(operation) = operation else {
         return TOO_MANY;
     };
     size(|| {
-        let mut engine = ep.nic.lock();
-        engine.called();
-        let first = engine
-            .with(ep.id, |endpoint, shared| endpoint.submit(operation, shared))
-            .ok_or(libc::EBADF)?;
-        match first {
-            Ok(()) => Ok(0),
-            Err(libc::EAGAIN) => {
-                engine.progress();
-                let again =
-                    engine.with(ep.id, |endpoint, shared| endpoint.submit(operation, shared));
-                again.ok_or(libc::EBADF)?.map(|()| 0)
-            }
-            Err(error) => Err(error),
-        }
+        ep.nic.lock().submit(|engine| {
+            engine
+                .with(ep.id, |endpoint, shared| endpoint.submit(operation, shared))
+                .ok_or(libc::EBADF)?
+        })
     })
 }
 
@@ -80,11 +70,8 @@ unsafe fn inject_message(
     data: Option<u64>,
 ) -> isize {
     let short = entry(false, || {
-        let bytes = match length {
-            0 => &[],
-            // SAFETY: the caller's promise.
-            _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) },
-        };
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { bytes(buffer, length) };
         let mut engine = ep.nic.lock();
         engine.called();
         let sent = engine.with(ep.id, |endpoint, _| endpoint.inject(bytes, data, None));
@@ -172,19 +159,6 @@ unsafe fn rdma(message: &fi_msg_rma, flags: u64, work: fn(u64, u64) -> Work) -> 
         operation.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
         Some(operation)
     }
-}
-
-/// Entry points: name, arguments behind the endpoint, and the call that they make.
-macro_rules! entry_points {
-    ($($name:ident($($argument:ident: $type:ty),*) |$ep:ident| $call:expr;)*) => {$(
-        unsafe extern "C" fn $name(ep: *mut fid_ep, $($argument: $type),*) -> isize {
-            // SAFETY: libfabric's arguments: an endpoint of ours, open or closed lately, and memory as they describe it.
-            unsafe {
-                let $ep = object(ep.cast());
-                $call
-            }
-        }
-    )*};
 }
 
 entry_points! {

@@ -179,6 +179,21 @@ impl Engine {
         self.progress_while(|_| true);
     }
 
+    /// Submits something: if there is no room, progress may make some.
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        attempt: impl Fn(&mut Engine) -> Result<(), i32>,
+    ) -> Result<usize, i32> {
+        self.called();
+        let mut result = attempt(self);
+        if result == Err(libc::EAGAIN) {
+            self.progress();
+            result = attempt(self);
+        }
+        result.map(|()| 0)
+    }
+
     /// The same for a program that reads entries of a queue: until there are as many as it wants. A search for more would delay the
     /// first. False: nothing has completed.
     #[inline]

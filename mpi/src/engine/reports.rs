@@ -3,7 +3,7 @@
 use super::Shared;
 use super::queues::{Completion, Event, Opaque};
 use super::sender::Ended;
-use crate::fi::{FI_COMPLETION, fid};
+use crate::fi::{FI_COMPLETION, FI_RECV, FI_SELECTIVE_COMPLETION, FI_TRANSMIT, fid};
 use crate::slab::Id;
 
 /// A completion queue that the endpoint is bound to.
@@ -25,6 +25,19 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
+    /// Completions go to this queue: of which operations, the flags of `fi_ep_bind` say.
+    pub(crate) fn bind(&mut self, queue: Id, flags: u64) {
+        for (flag, binding) in [
+            (FI_TRANSMIT, &mut self.sends),
+            (FI_RECV, &mut self.receives),
+        ] {
+            if flags & flag != 0 {
+                binding.queue = Some(queue);
+                binding.selective = flags & FI_SELECTIVE_COMPLETION != 0;
+            }
+        }
+    }
+
     /// The end of an operation.
     #[inline]
     pub(super) fn sent(&self, ended: &Ended, shared: &mut Shared) {

@@ -6,7 +6,7 @@ use super::{RdmObject, object};
 use crate::engine::{Engine, Opaque, Posted, Probe, Route, TaggedSend};
 use crate::fi::*;
 use crate::iov::Iov;
-use crate::object::{entry, size};
+use crate::object::{bytes, entry, entry_points, size};
 
 /// Their table.
 pub(super) static TAGGED_OPS: fi_ops_tagged = fi_ops_tagged {
@@ -27,20 +27,13 @@ type Source = *const c_void;
 type Vector = *const libc::iovec;
 
 impl RdmObject {
-    /// Sends a message. If there is no room, progress may make some.
+    /// Sends a message.
     #[inline]
     fn send(&self, to: u64, send: Option<TaggedSend>) -> isize {
         size(|| {
             let send = send.ok_or(libc::EINVAL)?;
             let mut engine = self.nic.lock();
-            engine.called();
-            match self.attempt(&mut engine, to, send) {
-                Err(libc::EAGAIN) => {
-                    engine.progress();
-                    self.attempt(&mut engine, to, send).map(|()| 0)
-                }
-                result => result.map(|()| 0),
-            }
+            engine.submit(|engine| self.attempt(engine, to, send))
         })
     }
 
@@ -78,11 +71,8 @@ impl RdmObject {
         data: Option<u64>,
     ) -> isize {
         let short = entry(false, || {
-            let bytes = match length {
-                0 => &[],
-                // SAFETY: the caller's promise.
-                _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) },
-            };
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { bytes(buffer, length) };
             let mut engine = self.nic.lock();
             engine.called();
             match engine.route(self.id, to) {
@@ -177,19 +167,6 @@ unsafe fn one(iov: Vector, descriptors: *const Ptr, count: usize) -> Option<Iov>
         0..=1 => unsafe { Iov::from_raw(iov, descriptors, count) },
         _ => None,
     }
-}
-
-/// Entry points: name, arguments behind the endpoint, and the call that they make.
-macro_rules! entry_points {
-    ($($name:ident($($argument:ident: $type:ty),*) |$ep:ident| $call:expr;)*) => {$(
-        unsafe extern "C" fn $name(ep: *mut fid_ep, $($argument: $type),*) -> isize {
-            // SAFETY: libfabric's arguments: an endpoint of ours, and memory as they describe it.
-            unsafe {
-                let $ep = object(ep.cast());
-                $call
-            }
-        }
-    )*};
 }
 
 entry_points! {
