@@ -222,14 +222,19 @@ pub(crate) fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBoo
     }
 }
 
-/// Makes the endpoint for a request. When the device has no VI left, the peer that has been silent longest loses its own.
+/// Makes the endpoint for a request. When the device has no VI left, the peer that has been silent longest loses its own, or
+/// connections for messages with tags that are over, which no program closes.
 fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
     let incoming = Some(Incoming {
         passive,
         since: Instant::now(),
     });
     let mut endpoint = Endpoint::new(address, incoming, &engine.shared);
-    if endpoint.is_none() && engine.hang_up_on_oldest() {
+    let listener = engine.shared.passives.get(passive);
+    let tagged = listener.and_then(|listener| listener.tagged);
+    let mut has_room =
+        || engine.hang_up_on_oldest() || tagged.is_some_and(|tagged| engine.drop_ended(tagged));
+    if endpoint.is_none() && has_room() {
         endpoint = Endpoint::new(address, incoming, &engine.shared);
     }
     Some(engine.add(endpoint?))

@@ -188,7 +188,11 @@ impl RdmObject {
         if !engine.shared.may_try(peer) {
             return Err(libc::ECONNREFUSED);
         }
-        let endpoint = Endpoint::new(self.address, None, &engine.shared).ok_or(libc::ENOMEM)?;
+        let mut endpoint = Endpoint::new(self.address, None, &engine.shared);
+        if endpoint.is_none() && engine.drop_ended(self.id) {
+            endpoint = Endpoint::new(self.address, None, &engine.shared);
+        }
+        let endpoint = endpoint.ok_or(libc::ENOMEM)?;
         let vi = endpoint.vi();
         let id = engine.add(endpoint);
         engine

@@ -173,7 +173,7 @@ impl Engine {
         completion.is_some()
     }
 
-    /// Ends a connection that has not come about.
+    /// Ends a connection that has not come about, or that is over.
     pub(crate) fn drop_connection(&mut self, rdm: Id, id: Id) {
         if let Some(endpoint) = self.endpoints.remove(id) {
             endpoint.destroy(&mut self.shared);
@@ -182,6 +182,21 @@ impl Engine {
             known.connections.retain(|other| *other != id);
             known.by_address.retain(|_, other| *other != id);
         }
+    }
+
+    /// Destroys the connections of an endpoint that are over, for their VIs; false: there are none. The messages that came by them
+    /// stay.
+    pub(crate) fn drop_ended(&mut self, rdm: Id) -> bool {
+        let known = self.shared.rdms.get(rdm);
+        let mut ended = known.map_or(Vec::new(), |known| known.connections.clone());
+        ended.retain(|id| {
+            let endpoint = self.endpoints.get(*id);
+            endpoint.is_some_and(|endpoint| endpoint.is_over())
+        });
+        for id in &ended {
+            self.drop_connection(rdm, *id);
+        }
+        !ended.is_empty()
     }
 
     /// A peer is not to be named any more; None: there is none with this number.

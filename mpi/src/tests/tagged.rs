@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::pattern;
 use super::world::{World, close, context, ok};
+use crate::address::Address;
+use crate::engine::Engine;
 use crate::fi::*;
 use crate::provider::fi_prov_ini;
 
@@ -489,6 +491,65 @@ fn a_peer_that_closes() {
     close(cq);
     close(second.av);
     close_all(ends);
+}
+
+/// Peers that come and go do not use up the VIs: those of connections that are over can be had, and what came by them stays.
+#[test]
+fn a_peer_that_has_gone_holds_no_vi() {
+    let world = World::new();
+    let server = ends(&world, 1).pop().expect("one");
+    // SAFETY: so many bytes.
+    let address = unsafe { Address::from_sockaddr(server.address.as_ptr().cast(), 28) };
+    let address = address.expect("one of ours");
+    let nic = crate::nic::Nic::get().expect("open");
+    let listening = |engine: &mut Engine| {
+        let mut passives = engine.shared.passives.iter();
+        let passive = passives.find(|(_, passive)| passive.address == address);
+        passive
+            .and_then(|(_, passive)| passive.tagged)
+            .expect("listens")
+    };
+    let connections = || {
+        let mut engine = nic.lock();
+        let endpoints = engine.endpoints.iter();
+        endpoints
+            .filter(|(_, endpoint)| endpoint.local() == address)
+            .count()
+    };
+    let word = pattern(8);
+    let visit = |number: usize| {
+        let client = Tagged::new(&world);
+        // SAFETY: see `ends`.
+        let inserted = unsafe {
+            let insert = (*(*client.av).ops).insert;
+            let from = server.address.as_ptr().cast();
+            insert(client.av, from, 1, null_mut(), 0, null_mut())
+        };
+        assert_eq!(inserted, 1);
+        client.send(&word, 0, number as u64, 1);
+        client.completion();
+        client
+    };
+    let stays = visit(0);
+    for number in 1..4 {
+        visit(number).close();
+    }
+    // The messages arrive, and the ends of the connections are noticed, while the server reads its queue.
+    let end = Instant::now() + Duration::from_secs(60);
+    while connections() > 1 {
+        assert!(Instant::now() < end, "peers that have gone keep their VIs");
+        assert!(server.next().is_none());
+        let mut engine = nic.lock();
+        let tagged = listening(&mut engine);
+        engine.drop_ended(tagged);
+    }
+    let mut to = [0; 8];
+    for number in 0..4 {
+        server.receive(&mut to, FI_ADDR_UNSPEC, number, 0, 2);
+        expect(&server.completion(), 2, number, 8);
+        assert_eq!(to[..], word);
+    }
+    close_all(vec![stays, server]);
 }
 
 /// An endpoint for plain messages is rejected there, and does not wait.

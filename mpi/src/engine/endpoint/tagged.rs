@@ -82,6 +82,11 @@ impl Endpoint {
         self.state == State::Ended && !self.reached
     }
 
+    /// Whether it came about, and has ended.
+    pub(in crate::engine) fn is_over(&self) -> bool {
+        self.state == State::Ended && self.reached
+    }
+
     /// Sends a message.
     ///
     /// # Errors
