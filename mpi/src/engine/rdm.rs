@@ -154,6 +154,9 @@ impl Rdm {
         data: Option<u64>,
         payload: Result<&[u8], ReadRequest>,
     ) -> bool {
+        if self.unexpected.try_reserve(1).is_err() {
+            return false;
+        }
         let body = match payload {
             Ok(bytes) => {
                 let mut copy = Vec::new();

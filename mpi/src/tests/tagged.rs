@@ -112,6 +112,12 @@ impl Tagged {
         end
     }
 
+    fn address(&self) -> Address {
+        // SAFETY: so many bytes.
+        let address = unsafe { Address::from_sockaddr(self.address.as_ptr().cast(), 28) };
+        address.expect("one of ours")
+    }
+
     fn ops(&self) -> &fi_ops_tagged {
         // SAFETY: open.
         unsafe { &*(*self.ep).tagged }
@@ -498,9 +504,7 @@ fn a_peer_that_closes() {
 fn a_peer_that_has_gone_holds_no_vi() {
     let world = World::new();
     let server = ends(&world, 1).pop().expect("one");
-    // SAFETY: so many bytes.
-    let address = unsafe { Address::from_sockaddr(server.address.as_ptr().cast(), 28) };
-    let address = address.expect("one of ours");
+    let address = server.address();
     let nic = crate::nic::Nic::get().expect("open");
     let listening = |engine: &mut Engine| {
         let mut passives = engine.shared.passives.iter();
@@ -550,6 +554,41 @@ fn a_peer_that_has_gone_holds_no_vi() {
         assert_eq!(to[..], word);
     }
     close_all(vec![stays, server]);
+}
+
+/// A peer that offers nonsense loses its connection, and takes no receive with it.
+#[test]
+fn a_peer_that_makes_no_sense() {
+    let world = World::new();
+    let ends = ends(&world, 3);
+    let word = pattern(8);
+    let mut to = [0; 8];
+    for (number, peer) in (0..).zip(&ends[1..]) {
+        peer.send(&word, 0, number, 1);
+        ends[0].receive(&mut to, FI_ADDR_UNSPEC, number, 0, 1);
+        expect(&ends[0].completion(), 1, number, 8);
+    }
+    ends[0].receive(&mut to, FI_ADDR_UNSPEC, 5, 0, 2);
+    let nic = crate::nic::Nic::get().expect("open");
+    let (own, of) = (ends[0].address(), ends[1].address());
+    for (_, endpoint) in nic.lock().endpoints.iter() {
+        if (endpoint.local(), endpoint.peer()) == (of, Some(own)) {
+            endpoint.offer_nothing(5);
+        }
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    let is_over = || {
+        let mut engine = nic.lock();
+        let mut endpoints = engine.endpoints.iter();
+        endpoints.any(|(_, endpoint)| endpoint.local() == own && endpoint.is_over())
+    };
+    while !is_over() {
+        assert!(Instant::now() < end, "the connection stays");
+        assert!(ends[0].next().is_none());
+    }
+    ends[2].send(&word, 0, 5, 3);
+    expect(&ends[0].completion(), 2, 5, 8);
+    close_all(ends);
 }
 
 /// An endpoint for plain messages is rejected there, and does not wait.

@@ -83,7 +83,7 @@ impl Endpoint {
     }
 
     /// Whether it came about, and has ended.
-    pub(in crate::engine) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.state == State::Ended && self.reached
     }
 
@@ -128,6 +128,17 @@ impl Endpoint {
             shared.device.deregister(at, owned.key);
         }
         submitted
+    }
+
+    /// Sends an offer of nothing, which makes no sense.
+    #[cfg(test)]
+    pub(crate) fn offer_nothing(&mut self, tag: u64) {
+        let header = Header {
+            tag: Some(tag),
+            ..Header::new(Kind::Offer)
+        };
+        let sent = crate::engine::operation::Sent::Nothing;
+        self.vi.send_copied(header, 0, |_| {}, sent);
     }
 
     /// Makes the offer of a long message.
@@ -241,31 +252,28 @@ impl Endpoint {
         let Some(rdm) = shared.rdms.get(tagged.owner) else {
             return Ok(());
         };
-        let posted = rdm.posted_for(&from, tag);
-        if header.kind == Kind::Data {
-            let Some(posted) = posted else {
-                let kept = rdm.keep(from, self.id, tag, header.data, Ok(payload));
-                return kept.then_some(()).ok_or(Malformed);
-            };
-            // SAFETY: memory that the program has given for this message and leaves alone until it is complete.
-            let stored = unsafe { posted.iov.scatter(0, payload) };
-            let completion = posted.completion(tag, header.data, payload.len(), stored);
-            if let Some(completion) = completion {
-                self.reports.received(completion, shared);
+        // Before a receive is taken: that of another peer's message must not be lost by a packet that makes no sense.
+        let payload = match header.kind {
+            Kind::Data => Ok(payload),
+            _ => Err(ReadRequest::from_bytes(payload).ok_or(Malformed)?),
+        };
+        let Some(posted) = rdm.posted_for(&from, tag) else {
+            let kept = rdm.keep(from, self.id, tag, header.data, payload);
+            return kept.then_some(()).ok_or(Malformed);
+        };
+        let completion = match payload {
+            Ok(bytes) => {
+                // SAFETY: memory that the program has given for this message and leaves alone until it is complete.
+                let stored = unsafe { posted.iov.scatter(0, bytes) };
+                posted.completion(tag, header.data, bytes.len(), stored)
             }
-            return Ok(());
-        }
-        let request = ReadRequest::from_bytes(payload).ok_or(Malformed)?;
-        match posted {
-            None => {
-                rdm.keep(from, self.id, tag, header.data, Err(request));
+            Err(request) => {
+                let pulled = self.pull(request, &posted, tag, header.data, shared);
+                (!pulled).then(|| posted.failure(libc::ECONNRESET))
             }
-            Some(posted) => {
-                if !self.pull(request, &posted, tag, header.data, shared) {
-                    let failure = posted.failure(libc::ECONNRESET);
-                    self.reports.received(failure, shared);
-                }
-            }
+        };
+        if let Some(completion) = completion {
+            self.reports.received(completion, shared);
         }
         Ok(())
     }
