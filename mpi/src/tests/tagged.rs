@@ -556,7 +556,7 @@ fn a_peer_that_has_gone_holds_no_vi() {
     close_all(vec![stays, server]);
 }
 
-/// A peer that offers nonsense loses its connection, and takes no receive with it.
+/// A peer whose offer makes no sense loses its connection, and takes no receive with it.
 #[test]
 fn a_peer_that_makes_no_sense() {
     let world = World::new();
