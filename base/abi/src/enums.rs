@@ -82,6 +82,28 @@ pub enum VIP_ERROR_CODE {
     VIP_ERROR_CATASTROPHIC = 10,
 }
 
+impl VIP_ERROR_CODE {
+    /// All codes; each stands at the place of its number.
+    pub const ALL: [VIP_ERROR_CODE; 11] = [
+        VIP_ERROR_CODE::VIP_ERROR_POST_DESC,
+        VIP_ERROR_CODE::VIP_ERROR_CONN_LOST,
+        VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY,
+        VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN,
+        VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT,
+        VIP_ERROR_CODE::VIP_ERROR_RDMAW_DATA,
+        VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT,
+        VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT,
+        VIP_ERROR_CODE::VIP_ERROR_COMP_PROT,
+        VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT,
+        VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC,
+    ];
+
+    /// The code with this number.
+    pub fn of(number: i32) -> Option<VIP_ERROR_CODE> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}
+
 /// Kind of object that an asynchronous error concerns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,4 +113,28 @@ pub enum VIP_RESOURCE_CODE {
     VIP_RESOURCE_VI = 1,
     VIP_RESOURCE_CQ = 2,
     VIP_RESOURCE_DESCRIPTOR = 3,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_the_code_with_that_value() {
+        let last = VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC as i32;
+        for number in 0..=last {
+            assert_eq!(
+                VIP_ERROR_CODE::of(number).map(|code| code as i32),
+                Some(number)
+            );
+        }
+        assert!(VIP_ERROR_CODE::of(-1).is_none());
+        assert!(VIP_ERROR_CODE::of(last + 1).is_none());
+        let last = VIP_RETURN::VIP_ERROR_NOT_SUPPORTED as i32;
+        for number in 0..=last {
+            assert_eq!(VIP_RETURN::of(number).map(|code| code as i32), Some(number));
+        }
+        assert!(VIP_RETURN::of(-1).is_none());
+        assert!(VIP_RETURN::of(last + 1).is_none());
+    }
 }

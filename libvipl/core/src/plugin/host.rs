@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::fd::IntoRawFd;
 
-use vipl_abi::VIP_DESCRIPTOR;
+use vipl_abi::{VIP_DESCRIPTOR, VIP_ERROR_CODE};
 use vipl_plugin_abi::*;
 
 use crate::clock;
@@ -98,7 +98,7 @@ unsafe extern "C" fn raise(
     opcode: u32,
     descriptor: *mut VIP_DESCRIPTOR,
 ) {
-    if let Some(code) = failure::error_code(code) {
+    if let Some(code) = VIP_ERROR_CODE::of(code) {
         // SAFETY: within an operation of the VI.
         unsafe { vi(this) }.raise(code, opcode, descriptor);
     }

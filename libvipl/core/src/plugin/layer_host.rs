@@ -3,11 +3,11 @@
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use vipl_abi::VIP_VI_HANDLE;
+use vipl_abi::{VIP_ERROR_CODE, VIP_VI_HANDLE};
 use vipl_plugin_abi::*;
 
 use super::host::HOST;
-use crate::vi::{self, failure};
+use crate::vi;
 
 /// The table passed to every layer.
 pub(crate) static LAYER_HOST: vipl_layer_host = vipl_layer_host {
@@ -47,7 +47,7 @@ unsafe extern "C" fn connection(vi: VIP_VI_HANDLE, out: *mut vipl_layer_connecti
 }
 
 unsafe extern "C" fn fail(vi: VIP_VI_HANDLE, code: c_int) -> c_int {
-    let (Some(code), Ok(mut vi)) = (failure::error_code(code), vi::lock(vi)) else {
+    let (Some(code), Ok(mut vi)) = (VIP_ERROR_CODE::of(code), vi::lock(vi)) else {
         return VIPL_E_INVALID;
     };
     if vi.connection.is_none() || vi.abi.state != vi::state::CONNECTED {

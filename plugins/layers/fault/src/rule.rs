@@ -178,17 +178,16 @@ fn what_of(text: &str) -> Result<What, String> {
         Some(code) => return Ok(What::Answer(code)),
         None => {}
     }
-    let breaks = [
-        VIP_ERROR_CONN_LOST,
-        VIP_ERROR_RECVQ_EMPTY,
-        VIP_ERROR_RDMAW_PROT,
-        VIP_ERROR_RDMAW_DATA,
-        VIP_ERROR_RDMAW_ABORT,
-        VIP_ERROR_RDMAR_PROT,
-        VIP_ERROR_COMP_PROT,
-        VIP_ERROR_RDMA_TRANSPORT,
-    ];
-    let found = breaks.into_iter().find(|code| format!("{code:?}") == text);
+    let found = VIP_ERROR_CODE::ALL
+        .into_iter()
+        // These break no connection.
+        .filter(|code| {
+            !matches!(
+                code,
+                VIP_ERROR_POST_DESC | VIP_ERROR_VI_OVERRUN | VIP_ERROR_CATASTROPHIC
+            )
+        })
+        .find(|code| format!("{code:?}") == text);
     found.map(What::Break).ok_or_else(|| {
         format!("{text:?} is neither a return code (VIP_ERROR_RESOURCE), an asynchronous error that breaks a connection (VIP_ERROR_CONN_LOST), nor delay=5ms")
     })

@@ -88,7 +88,10 @@ impl Layer for Trace {
 
     fn event(&self, event: &vipl_event) {
         let name = match event.kind {
-            VIPL_EVENT_ERROR => error_name(event.code),
+            VIPL_EVENT_ERROR => VIP_ERROR_CODE::of(event.code).map_or_else(
+                || format!("error {}", event.code),
+                |code| format!("{code:?}"),
+            ),
             _ => "handler".to_owned(),
         };
         self.sink.with(|mine| {
@@ -110,25 +113,6 @@ impl Layer for Trace {
     fn process_ends(&self) {
         self.sink.flush_all();
     }
-}
-
-fn error_name(code: i32) -> String {
-    use VIP_ERROR_CODE::*;
-    let codes = [
-        VIP_ERROR_POST_DESC,
-        VIP_ERROR_CONN_LOST,
-        VIP_ERROR_RECVQ_EMPTY,
-        VIP_ERROR_VI_OVERRUN,
-        VIP_ERROR_RDMAW_PROT,
-        VIP_ERROR_RDMAW_DATA,
-        VIP_ERROR_RDMAW_ABORT,
-        VIP_ERROR_RDMAR_PROT,
-        VIP_ERROR_COMP_PROT,
-        VIP_ERROR_RDMA_TRANSPORT,
-        VIP_ERROR_CATASTROPHIC,
-    ];
-    let found = codes.iter().find(|known| **known as i32 == code);
-    found.map_or_else(|| format!("error {code}"), |code| format!("{code:?}"))
 }
 
 impl Trace {
