@@ -34,6 +34,7 @@ use vipl_plugin_abi::*;
 use vipl_rules::Status;
 
 use crate::settings::Setting;
+use crate::shim;
 
 mod peek;
 mod signature;
@@ -220,13 +221,10 @@ impl<L: Layer> Place<L> {
             return VIPL_E_NOT_SUPPORTED;
         }
         // SAFETY: the table for all plug-ins, as above.
-        let status = unsafe { crate::Host::set(host.host) };
+        let status = unsafe { shim::meet(host.host) };
         if status != VIPL_OK {
             return status;
         }
-        std::panic::set_hook(Box::new(|panic| {
-            crate::Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
-        }));
         match catch_unwind(AssertUnwindSafe(|| L::new(Host(host)))) {
             // In a child the parent's state is leaked: threads that do not exist here may have left it in any form.
             Ok(Ok(layer)) => self
@@ -235,12 +233,8 @@ impl<L: Layer> Place<L> {
             Ok(Err(status)) => return status.code(),
             Err(_) => return VIPL_E_RESOURCE,
         }
-        // SAFETY: the host gave room for as much as its own size says, which is the first word.
-        unsafe {
-            let room = (*out).size.min(size_of::<vipl_layer>());
-            std::ptr::copy_nonoverlapping((&raw const *operations).cast::<u8>(), out.cast(), room);
-            (*out).size = size_of::<vipl_layer>();
-        }
+        // SAFETY: the host gave room for as much as its own size says.
+        unsafe { shim::hand_over(operations, out, (*out).size) };
         VIPL_OK
     }
 
@@ -309,23 +303,8 @@ type Init = unsafe extern "C" fn(host: *const vipl_layer_host, out: *mut vipl_la
 #[doc(hidden)]
 pub const fn description<L: Layer>(init: Init) -> vipl_plugin {
     vipl_plugin {
-        magic: VIPL_PLUGIN_MAGIC,
-        size: size_of::<vipl_plugin>() as u32,
-        abi_major: VIPL_PLUGIN_ABI_MAJOR,
-        abi_minor: VIPL_PLUGIN_ABI_MINOR,
-        fingerprint: VIPL_PLUGIN_FINGERPRINT,
-        kind: VIPL_KIND_LAYER,
-        reserved: 0,
-        name: L::NAME.as_ptr(),
-        version: L::VERSION.as_ptr(),
-        required: 0,
-        optional: 0,
-        init: None,
-        // The layout is the same.
-        settings: L::SETTINGS.as_ptr().cast(),
-        setting_count: L::SETTINGS.len() as u32,
-        reserved_2: 0,
         init_layer: Some(init),
+        ..shim::symbol(VIPL_KIND_LAYER, L::NAME, L::VERSION, L::SETTINGS)
     }
 }
 

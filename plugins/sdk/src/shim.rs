@@ -8,6 +8,7 @@ use vipl_heap::HEAP;
 use vipl_plugin_abi::*;
 use vipl_rules::{Host, NicHandle, Port, Status};
 
+use crate::settings::Setting;
 use crate::traits::{Nic, OwnTable, Provider, Ready, Regions, Sleep, Vi};
 
 /// Writes name and host address of a device, and the bytes of them that fit.
@@ -19,27 +20,40 @@ pub fn describe(info: &mut vipl_nic_info, name: &str, address: &[u8]) {
     info.address_len = bytes as u16;
 }
 
-/// The data symbol of a provider, for [`plugin!`](crate::plugin).
-#[doc(hidden)]
-pub const fn description<P: Provider>(init: Init) -> vipl_plugin {
+/// The data symbol of a plug-in of this kind, without the function that begins it.
+pub(crate) const fn symbol(
+    kind: u32,
+    name: &'static CStr,
+    version: &'static CStr,
+    settings: &'static [Setting],
+) -> vipl_plugin {
     vipl_plugin {
         magic: VIPL_PLUGIN_MAGIC,
         size: size_of::<vipl_plugin>() as u32,
         abi_major: VIPL_PLUGIN_ABI_MAJOR,
         abi_minor: VIPL_PLUGIN_ABI_MINOR,
         fingerprint: VIPL_PLUGIN_FINGERPRINT,
-        kind: VIPL_KIND_PROVIDER,
+        kind,
         reserved: 0,
-        name: P::NAME.as_ptr(),
-        version: P::VERSION.as_ptr(),
+        name: name.as_ptr(),
+        version: version.as_ptr(),
         required: 0,
         optional: 0,
-        init: Some(init),
+        init: None,
         // The layout is the same.
-        settings: P::SETTINGS.as_ptr().cast(),
-        setting_count: P::SETTINGS.len() as u32,
+        settings: settings.as_ptr().cast(),
+        setting_count: settings.len() as u32,
         reserved_2: 0,
         init_layer: None,
+    }
+}
+
+/// The data symbol of a provider, for [`plugin!`](crate::plugin).
+#[doc(hidden)]
+pub const fn description<P: Provider>(init: Init) -> vipl_plugin {
+    vipl_plugin {
+        init: Some(init),
+        ..symbol(VIPL_KIND_PROVIDER, P::NAME, P::VERSION, P::SETTINGS)
     }
 }
 
@@ -127,20 +141,38 @@ pub unsafe fn init(
         return VIPL_E_NOT_SUPPORTED;
     }
     // SAFETY: as above.
+    let status = unsafe { meet(host) };
+    if status == VIPL_OK {
+        // SAFETY: the host gave room for as much as its own size says.
+        unsafe { hand_over(operations, out, (*out).size) };
+    }
+    status
+}
+
+/// Makes the host known, and panics lines of its log.
+///
+/// # Safety
+/// As for [`Host::set`].
+pub(crate) unsafe fn meet(host: *const vipl_host) -> c_int {
+    // SAFETY: as asked of the caller.
     let status = unsafe { Host::set(host) };
-    if status != VIPL_OK {
-        return status;
+    if status == VIPL_OK {
+        // What is behind descriptor 2 may be a file of the application: the host knows.
+        std::panic::set_hook(Box::new(|panic| {
+            Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
+        }));
     }
-    // What is behind descriptor 2 may be a file of the application: the host knows.
-    std::panic::set_hook(Box::new(|panic| {
-        Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
-    }));
-    // SAFETY: the host gave room for as much as its own size says, which is the first word.
-    unsafe {
-        let room = (*out).size.min(size_of::<vipl_provider>());
-        std::ptr::copy_nonoverlapping((&raw const *operations).cast::<u8>(), out.cast(), room);
-    }
-    VIPL_OK
+    status
+}
+
+/// Writes a table, its own size first, as far as there is room.
+///
+/// # Safety
+/// `out` has room for so many bytes.
+pub(crate) unsafe fn hand_over<T>(table: &T, out: *mut T, room: usize) {
+    let room = room.min(size_of::<T>());
+    // SAFETY: as asked of the caller.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const *table).cast::<u8>(), out.cast(), room) };
 }
 
 /// Runs an operation; a panic is a bug of the plug-in and must not cross the boundary.
