@@ -57,6 +57,12 @@ fn programs_run_under_trace() {
         let opened = opened.unwrap_or_else(|| panic!("{name}: no VipOpenNic in\n{text}"));
         assert_eq!(member(opened, "result"), Some("VIP_SUCCESS"), "{name}");
         assert!(member(opened, "dur").is_some(), "{name}");
+        // A request whose time is up is not one more poll that found nothing (PEER-04).
+        let is_up = |line| {
+            member(line, "name") == Some("VipConnectPeerDone")
+                && member(line, "result") == Some("VIP_TIMEOUT")
+        };
+        assert!(name != "peer" || text.lines().any(is_up), "{text}");
     }
 }
 

@@ -91,11 +91,11 @@ impl Outcome {
         self.0 == Some(VIP_RETURN::VIP_SUCCESS)
     }
 
-    /// A poll that found nothing, or a wait whose time was up.
-    pub fn is_empty(self) -> bool {
+    /// The function has written to its outputs: VIP_SUCCESS, or a descriptor that completed with an error.
+    pub fn has_outputs(self) -> bool {
         matches!(
             self.0,
-            Some(VIP_RETURN::VIP_NOT_DONE | VIP_RETURN::VIP_TIMEOUT)
+            Some(VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR)
         )
     }
 }

@@ -138,8 +138,8 @@ impl Trace {
 
     fn write(&self, mine: &mut Mine, call: &Call<'_>, local: &Local, ended: u64, result: Outcome) {
         let began = local[BEGAN];
-        if result.is_empty() && is_poll(call.function()) {
-            mine.poll(call, result, began, ended);
+        if result.0 == Some(VIP_RETURN::VIP_NOT_DONE) && is_poll(call.function()) {
+            mine.poll(call, began, ended);
             return;
         }
         mine.end_polls();
@@ -158,11 +158,7 @@ impl Trace {
             mine.text.hex(flow.next_received());
         }
         mine.text.put(",\"args\":{");
-        let done = matches!(
-            result.0,
-            Some(VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR)
-        );
-        decode::arguments_of(call, done, &mut mine.text);
+        decode::arguments_of(call, result.has_outputs(), &mut mine.text);
         mine.text.put("\"result\":\"");
         mine.text.put(match result.0 {
             Some(result) => &self.results[result as usize],

@@ -1,7 +1,7 @@
 //! What one thread is about to write.
 
 use vipl_plugin_sdk::abi::function_name;
-use vipl_plugin_sdk::layer::{Call, Outcome};
+use vipl_plugin_sdk::layer::Call;
 
 use crate::flows::Last;
 use crate::line::Text;
@@ -24,7 +24,6 @@ pub(crate) struct Mine {
 pub(crate) struct Polls {
     pub(crate) function: u32,
     pub(crate) object: u64,
-    pub(crate) result: i32,
     pub(crate) times: u64,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -56,11 +55,10 @@ impl Mine {
     }
 
     /// A poll that found nothing: one more of the same, or the first of others.
-    pub(crate) fn poll(&mut self, call: &Call<'_>, result: Outcome, began: u64, ended: u64) {
-        let result = result.0.map_or(0, |result| result as i32);
+    pub(crate) fn poll(&mut self, call: &Call<'_>, began: u64, ended: u64) {
         let (function, object) = (call.function(), call.argument(0));
         if let Some(polls) = &mut self.polls
-            && (polls.function, polls.object, polls.result) == (function, object, result)
+            && (polls.function, polls.object) == (function, object)
         {
             polls.times += 1;
             polls.to = ended;
@@ -70,7 +68,6 @@ impl Mine {
         self.polls = Some(Polls {
             function,
             object,
-            result,
             times: 1,
             from: began,
             to: ended,
