@@ -86,10 +86,7 @@ impl Layer for Record {
         if result.0 == Some(VIP_RETURN::VIP_NOT_DONE) {
             return;
         }
-        let done = matches!(
-            result.0,
-            Some(VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR)
-        );
+        let done = result.has_outputs();
         let name = call.name().to_string_lossy();
         let mut line = String::new();
         let _ = write!(

@@ -177,11 +177,9 @@ impl Validate {
             }
             Does::Post(_) => {}
             Does::Take(which, out) => {
-                let has_one = matches!(
-                    result.0,
-                    Some(VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR)
-                );
-                if has_one && let Some(at @ 1..) = read::<usize>(call.pointer(out)) {
+                if result.has_outputs()
+                    && let Some(at @ 1..) = read::<usize>(call.pointer(out))
+                {
                     self.taken(call, &vi, which, at as u64);
                 }
             }
