@@ -26,7 +26,7 @@ struct Options {
     #[arg(short, long, env = "VIPL_DEVICE")]
     device: Option<String>,
 
-    /// Seconds that a call may wait for another one
+    /// Seconds that a call may wait for others while none of them ends
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
 

@@ -39,7 +39,7 @@ pub struct Plan {
     pub files: Vec<PathBuf>,
     /// The device for all NICs; else those of the recording.
     pub device: Option<String>,
-    /// How long a call may take that waits for another one.
+    /// How long a call may wait for others while none of them ends, and how long it may take itself.
     pub patience: Duration,
     /// Most bytes of memory for each process, and of its file.
     pub memory: u64,

@@ -6,11 +6,18 @@ use std::time::Duration;
 use vipl_sys::clock::Instant;
 use vipl_sys::mutex::{Condvar, Mutex};
 
-/// The calls that have not ended yet, by their ends of then.
+/// The calls that have not ended yet, and for how long others wait for them.
 pub(super) struct Order {
-    open: Mutex<BTreeMap<u64, u32>>,
+    open: Mutex<Open>,
     changed: Condvar,
     patience: Duration,
+}
+
+struct Open {
+    /// By their ends of then.
+    ends: BTreeMap<u64, u32>,
+    /// When the last one has ended.
+    last: Instant,
 }
 
 impl Order {
@@ -21,17 +28,26 @@ impl Order {
             *open.entry(end).or_insert(0) += 1;
         }
         Order {
-            open: Mutex::new(open),
+            open: Mutex::new(Open {
+                ends: open,
+                last: Instant::now(),
+            }),
             changed: Condvar::new(),
             patience,
         }
     }
 
-    /// Waits until a call that began then may begin; false: others have not ended in time.
+    /// Waits until a call that began then may begin; false: others have not ended in time. As long as calls end, there is time:
+    /// a thread may wait for all the work of another one.
     pub(super) fn wait(&self, began: u64) -> bool {
-        let limit = Instant::now() + self.patience;
+        let start = Instant::now();
         let mut open = self.open.lock();
-        while open.first_key_value().is_some_and(|(end, _)| *end < began) {
+        while open
+            .ends
+            .first_key_value()
+            .is_some_and(|(end, _)| *end < began)
+        {
+            let limit = open.last.max(start) + self.patience;
             if Instant::now() >= limit {
                 return false;
             }
@@ -43,12 +59,29 @@ impl Order {
     /// A call that ended then has ended.
     pub(super) fn ended(&self, end: u64) {
         let mut open = self.open.lock();
-        if let Some(left) = open.get_mut(&end) {
+        open.last = Instant::now();
+        if let Some(left) = open.ends.get_mut(&end) {
             *left -= 1;
             if *left == 0 {
-                open.remove(&end);
+                open.ends.remove(&end);
             }
         }
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_counted_from_the_last_call_that_ended() {
+        let order = Order::new([5, 7].into_iter(), Duration::ZERO);
+        assert!(order.wait(5) && !order.wait(6), "without patience");
+        let last = Instant::now() + Duration::from_millis(20);
+        order.open.lock().last = last;
+        assert!(!order.wait(6) && Instant::now() >= last);
+        order.ended(5);
+        assert!(order.open.lock().last >= last && order.wait(6));
     }
 }
