@@ -39,7 +39,7 @@ use crate::shim;
 mod peek;
 mod signature;
 
-pub use peek::{Posted, Segment, bytes, posted, read, status_of};
+pub use peek::{Plain, Posted, Segment, bytes, net_address, posted, read, text};
 pub use signature::{Argument, arguments};
 
 /// What a layer keeps of a call between `before` and `after`; zero at first.

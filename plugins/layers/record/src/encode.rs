@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::layer::{Argument, Call, Outcome, Posted, arguments, bytes, posted, read};
+use vipl_plugin_sdk::layer::{
+    Argument, Call, Outcome, Posted, arguments, bytes, net_address, posted, read, text,
+};
 use vipl_sys::crc;
 
 /// Longest text and most bytes of one message that are written.
@@ -25,7 +27,8 @@ pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut String) {
         let at = value as usize;
         let _ = write!(out, " {name}=");
         match kind {
-            Argument::Text => text(value, out),
+            Argument::Text if value == 0 => out.push('-'),
+            Argument::Text => hexadecimal(&text(value, TEXT_MAX), out),
             Argument::Net => address(value, out),
             Argument::ViAttributes => vi_attributes(at, out),
             Argument::MemAttributes => mem_attributes(at, out),
@@ -48,44 +51,21 @@ pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut String) {
     }
 }
 
-fn text(at: u64, out: &mut String) {
-    if at == 0 {
-        out.push('-');
-        return;
-    }
-    let mut found = Vec::new();
-    let mut byte = [0];
-    while found.len() < TEXT_MAX && bytes(at + found.len() as u64, &mut byte) && byte[0] != 0 {
-        found.push(byte[0]);
-    }
-    hexadecimal(&found, out);
-}
-
 /// Host and discriminator.
 fn address(at: u64, out: &mut String) {
-    let mut lengths = [0; 4];
-    if at == 0 || !bytes(at, &mut lengths) {
-        out.push('-');
-        return;
+    match net_address(at, TEXT_MAX) {
+        Some((host, point)) if at != 0 => {
+            hexadecimal(&host, out);
+            out.push('/');
+            hexadecimal(&point, out);
+        }
+        _ => out.push('-'),
     }
-    let [a, b, c, d] = lengths;
-    let length = |low, high| usize::from(u16::from_ne_bytes([low, high])).min(TEXT_MAX);
-    let (mut host, mut point) = (vec![0; length(a, b)], vec![0; length(c, d)]);
-    if !bytes(at + 4, &mut host) || !bytes(at + 4 + host.len() as u64, &mut point) {
-        out.push('-');
-        return;
-    }
-    hexadecimal(&host, out);
-    out.push('/');
-    hexadecimal(&point, out);
 }
 
 fn vi_attributes(at: usize, out: &mut String) {
-    type Bytes = [u8; size_of::<VIP_VI_ATTRIBUTES>()];
-    match read::<Bytes>(std::ptr::with_exposed_provenance(at)) {
+    match read::<VIP_VI_ATTRIBUTES>(std::ptr::with_exposed_provenance(at)) {
         Some(found) if at != 0 => {
-            // SAFETY: as many bytes; integers and pointers of the application, which are not used.
-            let found = unsafe { found.as_ptr().cast::<VIP_VI_ATTRIBUTES>().read_unaligned() };
             let _ = write!(
                 out,
                 "{:#x}:{:#x}:{:#x}:{}:{}",
@@ -101,11 +81,8 @@ fn vi_attributes(at: usize, out: &mut String) {
 }
 
 fn mem_attributes(at: usize, out: &mut String) {
-    type Bytes = [u8; size_of::<VIP_MEM_ATTRIBUTES>()];
-    match read::<Bytes>(std::ptr::with_exposed_provenance(at)) {
+    match read::<VIP_MEM_ATTRIBUTES>(std::ptr::with_exposed_provenance(at)) {
         Some(found) if at != 0 => {
-            // SAFETY: as above.
-            let found = unsafe { found.as_ptr().cast::<VIP_MEM_ATTRIBUTES>().read_unaligned() };
             let _ = write!(
                 out,
                 "{:#x}:{}:{}",

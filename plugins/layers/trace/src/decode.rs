@@ -2,7 +2,7 @@
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::layer::{Argument, Call, arguments, bytes, posted, read};
+use vipl_plugin_sdk::layer::{Argument, Call, arguments, net_address, posted, read, text};
 use vipl_plugin_sdk::words;
 
 use crate::line::Text;
@@ -27,7 +27,7 @@ fn one(value: u64, kind: Argument, done: bool, out: &mut Text) {
         Argument::Number => out.decimal(value),
         Argument::Timeout if value as VIP_ULONG == VIP_INFINITE => out.put("\"infinite\""),
         Argument::Timeout => out.decimal(value),
-        Argument::Text => text(value, out),
+        Argument::Text => out.quoted(&text(value, TEXT_MAX)),
         Argument::Net => address(value, out),
         Argument::Descriptor => descriptor(at, out),
         Argument::ViAttributes => vi_attributes(at, out),
@@ -46,29 +46,12 @@ fn one(value: u64, kind: Argument, done: bool, out: &mut Text) {
     }
 }
 
-fn text(at: u64, out: &mut Text) {
-    let mut shown = Vec::new();
-    let mut byte = [0];
-    while shown.len() < TEXT_MAX && bytes(at + shown.len() as u64, &mut byte) && byte[0] != 0 {
-        shown.push(byte[0]);
-    }
-    out.quoted(&shown);
-}
-
 /// Host in hexadecimal, and the discriminator as text.
 fn address(at: u64, out: &mut Text) {
-    let mut lengths = [0; 4];
-    if !bytes(at, &mut lengths) {
+    let Some((host, point)) = net_address(at, TEXT_MAX) else {
         out.hex(at);
         return;
-    }
-    let length = |low, high| usize::from(u16::from_ne_bytes([low, high])).min(TEXT_MAX);
-    let [a, b, c, d] = lengths;
-    let (mut host, mut point) = (vec![0; length(a, b)], vec![0; length(c, d)]);
-    if !bytes(at + 4, &mut host) || !bytes(at + 4 + host.len() as u64, &mut point) {
-        out.put("\"bad address\"");
-        return;
-    }
+    };
     let host: Vec<String> = host.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut shown = host.join(":").into_bytes();
     shown.push(b' ');
@@ -77,13 +60,10 @@ fn address(at: u64, out: &mut Text) {
 }
 
 fn vi_attributes(at: usize, out: &mut Text) {
-    type Bytes = [u8; size_of::<VIP_VI_ATTRIBUTES>()];
-    let Some(found) = read::<Bytes>(std::ptr::with_exposed_provenance(at)) else {
+    let Some(found) = read::<VIP_VI_ATTRIBUTES>(std::ptr::with_exposed_provenance(at)) else {
         out.hex(at as u64);
         return;
     };
-    // SAFETY: as many bytes; integers and pointers of the application, which are not used.
-    let found = unsafe { found.as_ptr().cast::<VIP_VI_ATTRIBUTES>().read_unaligned() };
     out.quoted(words::levels(found.ReliabilityLevel).as_bytes());
     out.put(",\"MaxTransferSize\":");
     out.decimal(found.MaxTransferSize as u64);

@@ -2,7 +2,10 @@
 
 use std::mem::MaybeUninit;
 
-use vipl_abi::{VIP_CONTROL_OP_MASK, VIP_DESCRIPTOR, VIP_DESCRIPTOR_ALIGNMENT};
+use vipl_abi::{
+    VIP_CONTROL_OP_MASK, VIP_DESCRIPTOR, VIP_DESCRIPTOR_ALIGNMENT, VIP_MEM_ATTRIBUTES,
+    VIP_VI_ATTRIBUTES,
+};
 
 /// Types for which every bit pattern is a value.
 pub trait Plain: Copy {}
@@ -12,6 +15,9 @@ impl Plain for u32 {}
 impl Plain for u64 {}
 impl Plain for i32 {}
 impl Plain for usize {}
+// Integers and pointers.
+impl Plain for VIP_VI_ATTRIBUTES {}
+impl Plain for VIP_MEM_ATTRIBUTES {}
 impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// Reads a value.
@@ -30,6 +36,33 @@ pub fn bytes(from: u64, into: &mut [u8]) -> bool {
     let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
     // SAFETY: room for as many bytes; faults are caught.
     unsafe { vipl_guard::copy(into.as_mut_ptr().cast(), from.cast(), into.len()).is_ok() }
+}
+
+/// Reads a NUL-terminated text, up to a bad address and `most` bytes at most.
+pub fn text(from: u64, most: usize) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut byte = [0];
+    while found.len() < most && bytes(from + found.len() as u64, &mut byte) && byte[0] != 0 {
+        found.push(byte[0]);
+    }
+    found
+}
+
+/// Reads a `VIP_NET_ADDRESS`: host and discriminator, of each `most` bytes at most. `None`: an address is bad.
+pub fn net_address(from: u64, most: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut lengths = [0; 4];
+    if !bytes(from, &mut lengths) {
+        return None;
+    }
+    let [a, b, c, d] = lengths;
+    let length = |low, high| usize::from(u16::from_ne_bytes([low, high]));
+    let part = |at: u64, length: usize| {
+        let mut part = vec![0; length.min(most)];
+        bytes(at, &mut part).then_some(part)
+    };
+    let (host, point) = (length(a, b), length(c, d));
+    let first = from + lengths.len() as u64;
+    Some((part(first, host)?, part(first + host as u64, point)?))
 }
 
 /// One segment of a descriptor.
@@ -108,7 +141,25 @@ impl Posted {
     }
 }
 
-/// The status word of a descriptor.
-pub fn status_of(at: *const VIP_DESCRIPTOR) -> Option<u32> {
-    posted(at).map(|posted| posted.status)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_addresses_end_where_they_should() {
+        vipl_guard::install();
+        let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
+        assert_eq!(text(at(b"name\0more"), 64), b"name");
+        assert_eq!(text(at(b"name\0more"), 2), b"na");
+        assert_eq!(text(0, 64), b"");
+        let mut address = vec![0; 4];
+        address[..2].copy_from_slice(&6_u16.to_ne_bytes());
+        address[2..].copy_from_slice(&3_u16.to_ne_bytes());
+        address.extend(b"hostesabcbehind");
+        let parts = |host: &[u8], point: &[u8]| Some((host.to_vec(), point.to_vec()));
+        assert_eq!(net_address(at(&address), 64), parts(b"hostes", b"abc"));
+        // The discriminator is behind the whole host.
+        assert_eq!(net_address(at(&address), 2), parts(b"ho", b"ab"));
+        assert_eq!(net_address(0, 64), None);
+    }
 }
