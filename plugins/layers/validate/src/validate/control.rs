@@ -21,7 +21,6 @@ impl Validate {
         match call.function() {
             VIPL_CALL_DEREGISTER_MEM => self.deregister(call),
             VIPL_CALL_DESTROY_VI => self.destroy_vi(call),
-            VIPL_CALL_DISCONNECT => self.in_use(call),
             _ => {}
         }
     }
@@ -80,10 +79,8 @@ impl Validate {
     }
 
     fn check_vi_tag(&self, call: &Call<'_>) {
-        let tag = call
-            .pointer::<u8>(1)
-            .wrapping_add(std::mem::offset_of!(VIP_VI_ATTRIBUTES, Ptag));
-        if read::<usize>(tag.cast()) == Some(0) {
+        let attributes = read(call.pointer::<VIP_VI_ATTRIBUTES>(1));
+        if attributes.is_some_and(|attributes| attributes.Ptag.is_null()) {
             self.report(Finding::NullTag, place::of(call), || {
                 "the VI has no protection tag: the strict mode and other providers refuse NULL"
                     .to_owned()
@@ -104,15 +101,14 @@ impl Validate {
                 made,
             });
         }
-        let attributes = call.pointer::<u8>(3);
+        let attributes = call.pointer::<VIP_MEM_ATTRIBUTES>(3);
         if attributes.is_null() {
             self.report(Finding::NullMemAttributes, made, || {
                 "MemAttribs is NULL: the strict mode and other providers refuse that".to_owned()
             });
             return;
         }
-        let tag = attributes.wrapping_add(std::mem::offset_of!(VIP_MEM_ATTRIBUTES, Ptag));
-        if read::<usize>(tag.cast()) == Some(0) {
+        if read(attributes).is_some_and(|attributes| attributes.Ptag.is_null()) {
             self.report(Finding::NullTag, made, || {
                 "the region has no protection tag: the strict mode and other providers refuse NULL"
                     .to_owned()
@@ -160,17 +156,12 @@ impl Validate {
         }
     }
 
-    /// Whether another thread is inside a call on the VI.
-    fn in_use(&self, call: &Call<'_>) {
+    fn destroy_vi(&self, call: &Call<'_>) {
         let Some(vi) = self.objects.vi(call.argument(0)) else {
             return;
         };
-        if call.function() == VIPL_CALL_DESTROY_VI
-            && vi
-                .inside
-                .iter()
-                .any(|inside| inside.load(Ordering::Relaxed) != 0)
-        {
+        let mut inside = vi.inside.iter();
+        if inside.any(|inside| inside.load(Ordering::Relaxed) != 0) {
             self.report(Finding::DestroyedInUse, place::of(call), || {
                 format!(
                     "VI {:#x} is destroyed while another thread is inside a call on it",
@@ -178,13 +169,6 @@ impl Validate {
                 )
             });
         }
-    }
-
-    fn destroy_vi(&self, call: &Call<'_>) {
-        self.in_use(call);
-        let Some(vi) = self.objects.vi(call.argument(0)) else {
-            return;
-        };
         let (mut queued, mut not_taken, mut example) = (0, 0, 0);
         if let Ok(queues) = vi.queues.try_lock() {
             for entry in queues.iter().flat_map(|queue| queue.entries()) {
