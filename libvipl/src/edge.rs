@@ -14,8 +14,8 @@ use vipl_core::waiting::{Begun, Wait};
 use vipl_core::{Error, shortage, watch};
 use vipl_sys::cancel;
 
-/// Describes a call for the log: its name, the arguments that it reads and, after the semicolon, those that
-/// it writes. They are evaluated only if a line is logged.
+/// Describes a call for the log and for layers: its name, the arguments that it reads and, after the semicolon, those that
+/// it writes. They are evaluated only if the call is watched or a line is logged.
 macro_rules! call {
     ($name:ident, $($in:ident)*; $($out:ident)*) => {
         move || {

@@ -22,11 +22,6 @@ pub(crate) struct Layer {
 /// The layers of a process, the outermost one first.
 pub(crate) struct Layers(Vec<Layer>);
 
-// SAFETY: the tables are constant and their functions may be called from every thread.
-unsafe impl Sync for Layers {}
-// SAFETY: as above.
-unsafe impl Send for Layers {}
-
 impl Layers {
     /// Loads those that the setting `layers` names.
     pub(crate) fn load(settings: &Settings, host: &'static vipl_layer_host) -> Layers {
