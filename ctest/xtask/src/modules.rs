@@ -115,7 +115,7 @@ const USUAL: &str = "\
     accept add all and any append arg args as_bytes as_mut_ptr as_ptr as_slice as_str at bind borrow bytes \
     chain clear clone close connect contains contains_key copy count data default drain drop elapsed end \
     entry env eq exists expect extend extension fill filter find finish first flush fold get get_mut hash id \
-    insert into_iter is_empty is_some iter iter_mut join keys kill kind last len lines load lock map max \
+    insert into_iter is_empty is_some iter iter_mut join keys kill kind last len lines load lock log map max \
     metadata min mode name new next notify offset open or output parse path peek permissions poll pop port \
     position pow program push read recv remove replace reserve reset resize retain rev run seek send send_to \
     set set_len shutdown size skip sort source spawn split start status step step_by stop store sub sum swap \
