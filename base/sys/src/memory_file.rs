@@ -84,8 +84,12 @@ impl MemoryFile {
         fd::set_size(self.fd.as_fd(), size)?;
         // What fails from here on is a part that is never used.
         self.end = end;
-        let reserved = (0..bytes).step_by(STEP as usize).try_for_each(|at| {
-            let (offset, length) = (place + at, STEP.min(bytes - at));
+        // A limit of the address space speaks before memory is taken.
+        let at = reserve(bytes, libc::MAP_SHARED, fd, place)?;
+        let filled = (0..bytes).step_by(STEP as usize).try_for_each(|from| {
+            let (offset, length) = (place + from, STEP.min(bytes - from));
+            // Others may have been told of the same room.
+            check_room(bytes - from)?;
             retry(|| {
                 // SAFETY: a system call.
                 unsafe {
@@ -93,11 +97,13 @@ impl MemoryFile {
                 }
             })
         });
-        let mapped = reserved.and_then(|()| map(bytes, libc::MAP_SHARED, fd, place));
+        let mapped = filled.and_then(|()| open(at, bytes));
         if mapped.is_err() {
+            // SAFETY: mapped above, and no one has seen it.
+            unsafe { unmap(at, bytes) };
             self.free(place, bytes);
         }
-        mapped.map(|address| (address, place))
+        mapped.map(|()| (at, place))
     }
 
     /// Gives the memory of a part back to the system, also if others have it mapped.
@@ -119,7 +125,12 @@ impl MemoryFile {
 /// There is no memory.
 pub fn map_private(bytes: u64) -> io::Result<*mut u8> {
     check_room(bytes)?;
-    map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    let at = reserve(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
+    open(at, bytes).inspect_err(|_| {
+        // SAFETY: mapped above, and no one has seen it.
+        unsafe { unmap(at, bytes) };
+    })?;
+    Ok(at)
 }
 
 /// Unmaps.
@@ -151,28 +162,38 @@ fn available() -> Option<u64> {
     Some(all * 1024)
 }
 
-/// A fork in another thread inherits nothing that can be accessed, at any moment.
-fn map(bytes: u64, flags: libc::c_int, fd: RawFd, offset: u64) -> io::Result<*mut u8> {
+/// Takes a place in the address space, without access. A fork in another thread inherits nothing that can be accessed, at any
+/// moment.
+fn reserve(bytes: u64, flags: libc::c_int, fd: RawFd, offset: u64) -> io::Result<*mut u8> {
     let size = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let offset = offset as libc::off64_t;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     unsafe {
         let at = libc::mmap64(null_mut(), size, libc::PROT_NONE, flags, fd, offset);
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let is_done = libc::madvise(at, size, libc::MADV_DONTFORK) == 0
-            && libc::mprotect(at, size, protection) == 0;
-        if !is_done {
+        if libc::madvise(at, size, libc::MADV_DONTFORK) != 0 {
             let error = io::Error::last_os_error();
             libc::munmap(at, size);
             return Err(error);
         }
-        // So that the first store to a page is as fast as the others. Kernels before 5.14 cannot.
-        libc::madvise(at, size, libc::MADV_POPULATE_WRITE);
         Ok(at.cast())
     }
+}
+
+/// Permits access to memory of [`reserve`].
+fn open(at: *mut u8, bytes: u64) -> io::Result<()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: whole mappings of this file's, which no one uses yet.
+    unsafe {
+        if libc::mprotect(at.cast(), bytes as usize, protection) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // So that the first store to a page is as fast as the others. Kernels before 5.14 cannot.
+        libc::madvise(at.cast(), bytes as usize, libc::MADV_POPULATE_WRITE);
+    }
+    Ok(())
 }
 
 /// Repeats a system call that a signal has interrupted.
@@ -240,6 +261,28 @@ mod tests {
         }
         assert!(available().is_some_and(|available| available > STEP));
         assert_eq!(taken(&file), 0);
+    }
+
+    #[test]
+    fn a_limit_of_the_address_space_takes_no_memory() {
+        let mut file = MemoryFile::new(0).unwrap();
+        // SAFETY: the child makes system calls, reads a file and ends.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let limit = libc::rlimit {
+                    rlim_cur: 1,
+                    rlim_max: 1,
+                };
+                libc::setrlimit(libc::RLIMIT_AS, &raw const limit);
+                let refused = file.map(page_size()).is_err();
+                libc::_exit(i32::from(!refused || taken(&file) != 0));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        };
+        assert_eq!(status, 0);
     }
 
     #[test]
