@@ -26,10 +26,14 @@ use crate::workspace::{build as build_workspace, cargo, root, run as run_program
 /// Programs that take longest, in this order: they begin first.
 const FIRST: &[&str] = &[
     "exchange",
+    "layers",
     "variants",
     "agent_loss",
     "impairments",
     "routed",
+    "examples",
+    "path",
+    "rest",
     "refused",
     "plain_user",
     "copies",
