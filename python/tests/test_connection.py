@@ -86,6 +86,28 @@ class ClientAndServer(Case):
         with self.assertRaises(ValueError):
             vi.connect(self.nic.address(b"x" * 65536), timeout=1)
 
+    def test_wrong_types(self):
+        vi, here = self.nic.vi(), self.nic.address("here")
+        for wrong in ("hello", b"hello", 7, None):
+            for use in (
+                lambda: vi.connect(wrong),
+                lambda: vi.connect_peer(wrong, here),
+                lambda: vi.connect_peer(here, wrong),
+            ):
+                with self.assertRaises(TypeError, msg=repr(wrong)):
+                    use()
+        for wrong in (7, None, 1.5, ["x"]):
+            with self.assertRaises(TypeError, msg=repr(wrong)):
+                self.nic.address(wrong)
+            with self.assertRaises(TypeError, msg=repr(wrong)):
+                self.nic.connect_wait(wrong)
+        with self.assertRaises(TypeError):
+            self.nic.address("x", host=7)
+        with self.assertRaises(TypeError):
+            self.nic.on_error("handler")
+        with self.assertRaises(TypeError):
+            vi.connect(here, timeout="soon")
+
     def test_a_wait_ends_when_its_nic_is_closed(self):
         found = []
 

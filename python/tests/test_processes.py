@@ -156,7 +156,11 @@ class Fork(Case):
                         found.append("closed")
                 self.nic.close()
                 with vipl.open(DEVICE) as own:
-                    own.alloc(64)[:5] = b"child"
+                    new = own.alloc(64)
+                    new[:5] = b"child"
+                    del memory
+                    assert bytes(new[:5]) == b"child"
+                    memory = new
                 del use, memory, registered, server, client
                 gc.collect()
                 os.write(writer, " ".join(found).encode())

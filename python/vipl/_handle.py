@@ -66,10 +66,10 @@ class Handle:
     def close(self) -> None:
         """Closes all that was made from it, and itself. Closing twice does nothing.
 
-        Another thread may make something from it meanwhile, so the library may refuse once or twice. If it does not know the
-        handle, that is closed.
+        Another thread may make something from it, or post something, meanwhile, so the library may refuse once or twice. If it does
+        not know the handle, that is closed.
         """
-        for attempt in range(10):
+        for _ in range(10):
             for child in reversed(list(self.children)):
                 child.close()
             handle = self.take()
@@ -87,7 +87,7 @@ class Handle:
                 return
             # Still there: a later close, at the latest that of the NIC, tries again.
             self.handle = handle
-            if code != RESOURCE or not self.children:
+            if code != RESOURCE:
                 break
         check(self.closes, code)
 
@@ -151,10 +151,10 @@ def number(name: str, value: Any, bits: int, least: int = 0) -> int:
 
     Raises TypeError, ValueError.
     """
-    value = operator.index(value)
-    if not least <= value < 1 << bits:
-        raise ValueError(f"{name} is {value}; it has to be from {least} to {(1 << bits) - 1}")
-    return value
+    integer: int = operator.index(value)
+    if not least <= integer < 1 << bits:
+        raise ValueError(f"{name} is {integer}; it has to be from {least} to {(1 << bits) - 1}")
+    return integer
 
 
 def milliseconds(timeout: Optional[float], least: int = 0) -> int:

@@ -12,8 +12,11 @@ _LENGTHS = struct.Struct("=HH")
 
 
 def octets(text: Union[str, bytes]) -> bytes:
-    """Bytes of a discriminator; text is encoded as UTF-8."""
-    return text.encode() if isinstance(text, str) else bytes(text)
+    """Bytes of a discriminator; text is encoded as UTF-8.
+
+    Raises TypeError: neither text nor bytes.
+    """
+    return text.encode() if isinstance(text, str) else memoryview(text).tobytes()
 
 
 def parse_host(text: str) -> Optional[bytes]:
@@ -31,6 +34,16 @@ def parse_host(text: str) -> Optional[bytes]:
     if len(parts) >= 6 and all(re.fullmatch("[0-9A-Fa-f]{1,2}", part) for part in parts):
         return bytes(int(part, 16) for part in parts)
     return None
+
+
+def encoded(address: Address) -> bytes:
+    """The structure of an address. Text has a method `encode`, too, and the library would read beyond it.
+
+    Raises TypeError: not an Address.
+    """
+    if not isinstance(address, Address):
+        raise TypeError(f"{type(address).__name__} is no vipl.Address: see Nic.address")
+    return address.encode()
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Cq(Owner):
 
     def _take(self, call: Callable[[Any, Any], int]) -> tuple[int, Optional[Entry]]:
         """Takes an entry off. None if its VI is no longer there."""
-        if self._left:
+        with contextlib.suppress(IndexError):
             return 0, self._entry(*self._left.pop(0))
         vi, receive = ctypes.c_void_p(), ctypes.c_int()
         try:

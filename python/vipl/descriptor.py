@@ -31,7 +31,7 @@ class Descriptor:
     library, which keeps it and its memory, until a done or wait function returns it.
     """
 
-    __slots__ = ("ptag", "context", "_place", "_parts", "_control", "_idle", "_is_receive", "__weakref__")
+    __slots__ = ("ptag", "context", "_place", "_parts", "_idle", "_is_receive", "__weakref__")
 
     def __init__(self, ptag: Ptag) -> None:
         #: The protection tag.
@@ -40,7 +40,6 @@ class Descriptor:
         self.context: Any = None
         self._place: Optional[Place] = None
         self._parts: list[tuple[memoryview, Memory]] = []
-        self._control = b""
         # One element while the program has it: `pop` gives it to one caller only.
         self._idle = [True]
         self._is_receive = False
@@ -113,9 +112,10 @@ class Descriptor:
                 if place_now is not None:
                     place_now.free.append(place_now)
                 place_now = self._place
-            data = b"".join(segments)
-            place_now.view[CONTROL_SIZE : CONTROL_SIZE + len(data)] = data
-            self._parts, self._control, self._is_receive = kept, packed, False
+            # A transfer changes results only, so this lasts for any number of them.
+            packed += b"".join(segments)
+            place_now.view[: len(packed)] = packed
+            self._parts, self._is_receive = kept, False
         finally:
             self._idle.append(True)
         return self

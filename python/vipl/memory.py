@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import re
 import struct
 import weakref
@@ -256,7 +257,7 @@ def register(ptag: Ptag, buffer: Any, write: bool, read: bool) -> Memory:
     if not view.nbytes:
         raise ValueError("an empty buffer cannot be registered")
     memory: Memory = _memory_of(view.nbytes).from_buffer(buffer)
-    address = ctypes.addressof(memory)  # type: ignore[type-var]
+    address = ctypes.addressof(memory)  # type: ignore[arg-type]
     region = RegionHandle(ptag._handle, address, view.nbytes, write, read)
     return _finish(memory, ptag, address, region)
 
@@ -267,8 +268,8 @@ def allocate(ptag: Ptag, length: int, write: bool, read: bool) -> Memory:
     library = ptag._handle.library
     made = ctypes.c_void_p()
     check("vipl_alloc", library.vipl_alloc(length, ctypes.byref(made)), f"{length} bytes")
-    Allocation.free = library.vipl_free
     allocation = Allocation(made.value or 0)
+    allocation.is_freed_by(library.vipl_free)
     region = RegionHandle(ptag._handle, int(allocation), length, write, read)
     memory: Memory = _memory_of(length).from_address(allocation)
     memory._allocation = allocation
@@ -283,10 +284,19 @@ class Allocation(int):
     """
 
     __slots__ = ()
-    free: ClassVar[Any]
+    #: What frees those that belong to this process, by their identity: a forked child may get an address again.
+    frees: ClassVar[dict[int, Any]] = {}
+
+    def is_freed_by(self, function: Any) -> None:
+        self.frees[id(self)] = function
 
     def __del__(self) -> None:
-        type(self).free(int(self))
+        function = self.frees.pop(id(self), None)
+        if function is not None:
+            function(int(self))
+
+
+os.register_at_fork(after_in_child=Allocation.frees.clear)
 
 
 def _finish(memory: Memory, ptag: Ptag, address: int, region: RegionHandle) -> Memory:

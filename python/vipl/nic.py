@@ -215,7 +215,7 @@ class Nic(Owner):
         elif isinstance(host, str):
             address = parse_host(host) or self._host_by_name(host)
         else:
-            address = bytes(host)
+            address = octets(host)
         return Address(address, octets(discriminator))
 
     def _host_by_name(self, name: str) -> bytes:
@@ -257,6 +257,8 @@ class Nic(Owner):
         """
         if handler is None:
             function = None
+        elif not callable(handler):
+            raise TypeError(f"{type(handler).__name__} cannot be called")
         else:
             function = _ERROR_HANDLER(_handler(self._handle.vis, handler))
             self._handle.handlers.append(function)

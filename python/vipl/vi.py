@@ -7,14 +7,15 @@ import ctypes
 import enum
 import time
 import weakref
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _abi
 from ._handle import Handle, Owner, in_slices, interruptible, milliseconds, number
-from .address import Address
-from .descriptor import CONTROL_SIZE, Descriptor
-from .errors import Closed, DescriptorError, Timeout, check, error
+from .address import Address, encoded
+from .descriptor import Descriptor
+from .errors import Closed, DescriptorError, check, error
 from .memory import Ptag, Remote
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Queue:
     def add(self, vi: Handle, descriptor: Descriptor) -> int:
         """Posts a descriptor."""
         place = descriptor._place
-        if place is None or not descriptor._control:
+        if place is None:
             raise ValueError("the descriptor has no operation: call send, recv, write or read before")
         handle, address, memory = vi.handle, place.address, place.region.handle
         try:
@@ -95,35 +96,60 @@ class Queue:
         except IndexError:
             raise ValueError("the descriptor is posted already") from None
         self.posted[address] = descriptor
-        place.view[:CONTROL_SIZE] = descriptor._control
         # When a signal raises here, the library may have it, so it stays among the posted ones.
         code: int = self.post(handle, address, memory)
         if code:
             self.give_back(address)
         return code
 
-    def take(self, call: Callable[[Any], int]) -> tuple[int, Optional[Descriptor]]:
-        """Takes a descriptor off by a function that stores its address; its code, and the descriptor if there was one."""
-        while self.left:
-            kept = self.give_back(self.left.pop(0))
-            if kept is not None:
-                return (FAILED if kept._result()[2] & _abi.VIP_STATUS_ERROR_MASK else 0), kept
-        taken = ctypes.c_void_p()
+    def take(self, handle: int) -> tuple[int, Optional[Descriptor]]:
+        """Takes a descriptor off if it is complete; the code, and the descriptor if there was one."""
+        if self.left and (kept := self.kept()) is not None:
+            return kept
+        taken = c_void_p()
         try:
-            code = call(ctypes.byref(taken))
+            code = self.done(handle, byref(taken))
             address = taken.value
         except BaseException:
-            # A signal came in, and so did a completion.
-            if taken.value:
-                self.left.append(taken.value)
+            self.keep(taken)
             raise
-        if address is None:
-            return code, None
-        descriptor = self.give_back(address)
+        return (code, None) if address is None else (code, self.returned(address))
+
+    def take_in_time(self, vi: Handle, timeout: Optional[float]) -> tuple[int, Optional[Descriptor]]:
+        """The same, with a time limit in seconds."""
+        if self.left and (kept := self.kept()) is not None:
+            return kept
+        taken = c_void_p()
+        try:
+            code = in_slices(lambda time_ms: self.wait(vi.handle, time_ms, byref(taken)), timeout)
+            address = taken.value
+        except BaseException:
+            self.keep(taken)
+            raise
+        return (code, None) if address is None else (code, self.returned(address))
+
+    def keep(self, taken: c_void_p) -> None:
+        """A signal came in; so may a completion have, which the next call returns."""
+        if taken.value:
+            self.left.append(taken.value)
+
+    def kept(self) -> Optional[tuple[int, Descriptor]]:
+        """The first descriptor that was kept, with its code. None if another thread took it."""
+        try:
+            address = self.left.pop(0)
+        except IndexError:
+            return None
+        descriptor = self.returned(address)
+        return (FAILED if descriptor._result()[2] & _abi.VIP_STATUS_ERROR_MASK else 0), descriptor
+
+    def returned(self, address: int) -> Descriptor:
+        """The descriptor that the library has returned."""
+        descriptor = self.posted.pop(address, None)
         if descriptor is None:
             # Another thread closed the VI.
             raise Closed(ViHandle.kind)
-        return code, descriptor
+        descriptor._idle.append(True)
+        return descriptor
 
     def give_back(self, address: int) -> Optional[Descriptor]:
         """The descriptor at an address is the program's again. None if it is already."""
@@ -134,8 +160,8 @@ class Queue:
 
     def empty(self, handle: int) -> None:
         """Takes all off that is complete. What the library keeps, it touches no more."""
-        taken = ctypes.c_void_p()
-        while self.done(handle, ctypes.byref(taken)) in (0, FAILED) and taken.value:
+        taken = c_void_p()
+        while self.done(handle, byref(taken)) in (0, FAILED) and taken.value:
             self.give_back(taken.value)
 
 
@@ -150,8 +176,8 @@ class ViHandle(Handle):
         library, nic = ptag.library, ptag.nic
         cqs = [cq._handle for cq in (vi.send_cq, vi.recv_cq) if cq is not None]
         handles = [None if cq is None else cq._handle.handle for cq in (vi.send_cq, vi.recv_cq)]
-        made = ctypes.c_void_p()
-        code = library.VipCreateVi(nic.handle, ctypes.byref(attributes), *handles, ctypes.byref(made))
+        made = c_void_p()
+        code = library.VipCreateVi(nic.handle, byref(attributes), *handles, byref(made))
         check("VipCreateVi", code, context)
         self.nic = nic
         self.sends = Queue(library.VipPostSend, library.VipSendDone, library.VipSendWait)
@@ -165,7 +191,7 @@ class ViHandle(Handle):
         for queue in (self.sends, self.recvs):
             queue.empty(handle)
         code: int = self.library.VipDestroyVi(handle)
-        if not code:
+        if code in (0, _abi.VIP_INVALID_PARAMETER):
             self.nic.vis.pop(handle, None)
             for queue in (self.sends, self.recvs):
                 for address in list(queue.posted):
@@ -289,27 +315,21 @@ class Vi(Owner):
         found = []
         for queue in (self._handle.sends, self._handle.recvs):
             while True:
-                code, descriptor = self._take_done(queue)
+                descriptor = queue.take(self._handle.handle)[1]
                 if descriptor is None:
                     break
                 found.append(descriptor)
         return found
 
-    def _take_done(self, queue: Queue) -> tuple[int, Optional[Descriptor]]:
-        handle = self._handle.handle
-        return queue.take(lambda taken: queue.done(handle, taken))
-
     def _done(self, name: str, queue: Queue) -> Optional[Descriptor]:
-        code, descriptor = self._take_done(queue)
+        code, descriptor = queue.take(self._handle.handle)
         if not code or code == NOT_DONE:
             return descriptor
-        return self._failed(name, code, descriptor, None)
+        self._failed(name, code, descriptor, None)
+        return None
 
     def _wait(self, name: str, queue: Queue, timeout: Optional[float]) -> Descriptor:
-        handle = self._handle
-        code, descriptor = queue.take(
-            lambda taken: in_slices(lambda time_ms: queue.wait(handle.handle, time_ms, taken), timeout)
-        )
+        code, descriptor = queue.take_in_time(self._handle, timeout)
         if code or descriptor is None:
             self._failed(name, code, descriptor, DescriptorError(name))
         return descriptor  # type: ignore[return-value]
@@ -346,7 +366,7 @@ class Vi(Owner):
         has other attributes; InvalidState: the VI is not idle.
         """
         request = self._handle.library.VipConnectRequest
-        addresses = ((local or self.nic.address()).encode(), remote.encode())
+        addresses = encoded(local or self.nic.address()), encoded(remote)
         raw = _abi.VIP_VI_ATTRIBUTES()
         end = None if timeout is None else time.monotonic() + timeout
         is_over = False
@@ -355,7 +375,7 @@ class Vi(Owner):
             left = timeout
             while True:
                 limit = milliseconds(left, least=1)
-                code: int = request(self._handle.handle, *addresses, limit, ctypes.byref(raw))
+                code: int = request(self._handle.handle, *addresses, limit, byref(raw))
                 if code != _abi.VIP_NO_MATCH or not retry or is_over:
                     return code
                 if end is not None:
@@ -382,7 +402,7 @@ class Vi(Owner):
         """Begins a connection that the peer's program requests as well, with the addresses exchanged (VipConnectPeerRequest).
         peer_wait() and peer_done() return its result."""
         code = self._handle.library.VipConnectPeerRequest(
-            self._handle.handle, local.encode(), remote.encode(), milliseconds(timeout, least=1)
+            self._handle.handle, encoded(local), encoded(remote), milliseconds(timeout, least=1)
         )
         if code:
             raise self._error("VipConnectPeerRequest", code, remote)
@@ -393,7 +413,7 @@ class Vi(Owner):
         Raises Timeout and others as connect(): the VI is idle again.
         """
         raw = _abi.VIP_VI_ATTRIBUTES()
-        code = self._handle.library.VipConnectPeerDone(self._handle.handle, ctypes.byref(raw))
+        code = self._handle.library.VipConnectPeerDone(self._handle.handle, byref(raw))
         if code == NOT_DONE:
             return None
         if code:
@@ -404,7 +424,7 @@ class Vi(Owner):
         """As peer_done(), but waits; the limit is that of connect_peer() (VipConnectPeerWait). Ctrl-C ends the request."""
         raw = _abi.VIP_VI_ATTRIBUTES()
         wait, handle = self._handle.library.VipConnectPeerWait, self._handle.handle
-        code = interruptible(lambda: wait(handle, ctypes.byref(raw)), self._cancel)
+        code = interruptible(lambda: wait(handle, byref(raw)), self._cancel)
         if code:
             raise self._error("VipConnectPeerWait", code)
         return attributes_of(raw)
@@ -420,7 +440,7 @@ class Vi(Owner):
         """State, attributes, and whether the queues are empty, all from one instant (VipQueryVi)."""
         state, sends, recvs = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         raw = _abi.VIP_VI_ATTRIBUTES()
-        outputs = (ctypes.byref(one) for one in (state, raw, sends, recvs))
+        outputs = (byref(one) for one in (state, raw, sends, recvs))
         code = self._handle.library.VipQueryVi(self._handle.handle, *outputs)
         if code:
             raise self._error("VipQueryVi", code)
