@@ -13,7 +13,6 @@ mod conformance;
 mod cross;
 mod deb;
 mod deep;
-mod demo;
 mod diff;
 mod docs;
 mod ethernet;
@@ -67,7 +66,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build everything and let a C program move data between two processes
-    Demo(demo::Options),
+    Demo(Demo),
     /// Generate headers/*.h from the Rust sources, or compare
     Headers(headers::Options),
     /// Write headers/abi/*.txt, or compare them with the headers and the built library
@@ -132,6 +131,14 @@ enum Command {
     Deep(deep::Options),
 }
 
+/// Arguments of `cargo xtask demo`, which the crate `xtask-entry` reads: from there it needs nothing of this crate.
+#[derive(clap::Args)]
+struct Demo {
+    /// [--device DEVICE]
+    #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+    options: Vec<std::ffi::OsString>,
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
@@ -147,7 +154,7 @@ fn main() -> ExitCode {
 /// Runs a command; true if all is well.
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Demo(options) => demo::run(&options)?,
+        Command::Demo(options) => xtask_entry::demo(&options.options)?,
         Command::Headers(options) => headers::run(&options)?,
         Command::Abi(options) => abi::run(&options)?,
         Command::Install(options) => install::run(&options)?,
