@@ -26,113 +26,210 @@ typedef void *VIP_EVENT_HANDLE;
 typedef long VIP_LONG;
 typedef short VIP_SHORT;
 
-#define VIP_TRUE                 1
-#define VIP_FALSE                0
-#define VIP_INFINITE             (~0UL) /* No time limit. */
-#define VIP_DESCRIPTOR_ALIGNMENT 64     /* Descriptors begin at multiples of this many bytes. */
-#define VIP_SMI_AUTODISCOVERY    1UL
+/* Yes. */
+#define VIP_TRUE 1
+/* No. */
+#define VIP_FALSE 0
+/* No time limit. In 64-bit programs 0xFFFFFFFF is none, either. */
+#define VIP_INFINITE (~0UL)
+/* Descriptors begin at multiples of this many bytes. */
+#define VIP_DESCRIPTOR_ALIGNMENT 64
+/* Which hosts there are: the only InfoType of VipQuerySystemManagementInfo. */
+#define VIP_SMI_AUTODISCOVERY 1UL
 
-#define VIP_SERVICE_UNRELIABLE         0x01
-#define VIP_SERVICE_RELIABLE_DELIVERY  0x02
+/* Messages arrive once or not at all; nothing tells of one that is lost. */
+#define VIP_SERVICE_UNRELIABLE 0x01
+/* Messages arrive once and in order, or the connection breaks. A send is complete when its buffer is
+ * free. */
+#define VIP_SERVICE_RELIABLE_DELIVERY 0x02
+/* As delivery; a send is complete when the data is in the peer's memory. */
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x04
-#define VIP_BASE_SERVICES              0x07      /* The three levels together (cLAN). */
-#define VIP_SERVICE_ACK                (1 << 14) /* cLAN's "acknowledged" service bit. */
-#define VIP_SERVICE_DFC                (1 << 15) /* cLAN's "deferred" service bit. */
+/* The three levels together. */
+#define VIP_BASE_SERVICES 0x07
+/* cLAN's "acknowledged" service, which no device here has. */
+#define VIP_SERVICE_ACK (1 << 14)
+/* cLAN's "deferred" service, which no device here has. */
+#define VIP_SERVICE_DFC (1 << 15)
 
-#define VIP_CONTROL_OP_SENDRECV  0x0000
+/* A send, or on the receive queue a receive. */
+#define VIP_CONTROL_OP_SENDRECV 0x0000
+/* RDMA Write: from local memory to the peer's. */
 #define VIP_CONTROL_OP_RDMAWRITE 0x0001
-#define VIP_CONTROL_OP_RDMAREAD  0x0002
-#define VIP_CONTROL_OP_RESERVED  0x0003
-#define VIP_CONTROL_OP_MASK      0x0003
-#define VIP_CONTROL_IMMEDIATE    0x0004
-#define VIP_CONTROL_QFENCE       0x0008
-#define VIP_CONTROL_RESERVED     0xFFF0
+/* RDMA Read: from the peer's memory to local memory. */
+#define VIP_CONTROL_OP_RDMAREAD 0x0002
+/* No operation; a format error. */
+#define VIP_CONTROL_OP_RESERVED 0x0003
+/* The bits of the operation. */
+#define VIP_CONTROL_OP_MASK 0x0003
+/* ImmediateData travels with a send or an RDMA Write. The RDMA Write then takes a receive descriptor
+ * of the peer. */
+#define VIP_CONTROL_IMMEDIATE 0x0004
+/* Begin when all earlier RDMA Reads of this send queue are complete. */
+#define VIP_CONTROL_QFENCE 0x0008
+/* Bits that must be 0; else it is a format error. */
+#define VIP_CONTROL_RESERVED 0xFFF0
 
-#define VIP_STATUS_DONE                 0x00000001u
-#define VIP_STATUS_FORMAT_ERROR         0x00000002u
-#define VIP_STATUS_PROTECTION_ERROR     0x00000004u
-#define VIP_STATUS_LENGTH_ERROR         0x00000008u
-#define VIP_STATUS_PARTIAL_ERROR        0x00000010u
-#define VIP_STATUS_DESC_FLUSHED_ERROR   0x00000020u
-#define VIP_STATUS_TRANSPORT_ERROR      0x00000040u
-#define VIP_STATUS_RDMA_PROT_ERROR      0x00000080u
-#define VIP_STATUS_REMOTE_DESC_ERROR    0x00000100u
-#define VIP_STATUS_ERROR_MASK           0x000001FEu
-#define VIP_STATUS_OP_SEND              0x00000000u
-#define VIP_STATUS_OP_RECEIVE           0x00010000u
-#define VIP_STATUS_OP_RDMA_WRITE        0x00020000u
+/* Complete; until then no other bit counts. */
+#define VIP_STATUS_DONE 0x00000001u
+/* The descriptor is malformed: Control, SegCount, or RDMA Read where there is none. */
+#define VIP_STATUS_FORMAT_ERROR 0x00000002u
+/* A data segment is not inside of one region with the handle and the tag, or is not mapped. */
+#define VIP_STATUS_PROTECTION_ERROR 0x00000004u
+/* Send queue: Length is not the sum of the segments, or above MaxTransferSize. Receive queue: the
+ * message was longer than the buffers. */
+#define VIP_STATUS_LENGTH_ERROR 0x00000008u
+/* Only a part of the message was transferred. */
+#define VIP_STATUS_PARTIAL_ERROR 0x00000010u
+/* Not processed, since the VI was disconnected or is in VIP_STATE_ERROR. */
+#define VIP_STATUS_DESC_FLUSHED_ERROR 0x00000020u
+/* The network could not deliver it, or it arrived damaged. */
+#define VIP_STATUS_TRANSPORT_ERROR 0x00000040u
+/* The range in the peer's memory is not permitted: address, handle, tag, or EnableRdmaWrite or
+ * EnableRdmaRead of the peer's VI and region. */
+#define VIP_STATUS_RDMA_PROT_ERROR 0x00000080u
+/* The peer had no receive descriptor for it, or one that is too short or malformed (Reliable
+ * Reception). */
+#define VIP_STATUS_REMOTE_DESC_ERROR 0x00000100u
+/* All error bits: if none is set, the transfer was successful. */
+#define VIP_STATUS_ERROR_MASK 0x000001FEu
+/* Operation: a send. */
+#define VIP_STATUS_OP_SEND 0x00000000u
+/* Operation: a receive. */
+#define VIP_STATUS_OP_RECEIVE 0x00010000u
+/* Operation: an RDMA Write. */
+#define VIP_STATUS_OP_RDMA_WRITE 0x00020000u
+/* Operation: an RDMA Write of the peer with immediate data, on the receive queue. */
 #define VIP_STATUS_OP_REMOTE_RDMA_WRITE 0x00030000u
-#define VIP_STATUS_OP_RDMA_READ         0x00040000u
-#define VIP_STATUS_OP_MASK              0x00070000u
-#define VIP_STATUS_IMMEDIATE            0x00080000u
-#define VIP_STATUS_RESERVED             0xFFF0FE00u
+/* Operation: an RDMA Read. */
+#define VIP_STATUS_OP_RDMA_READ 0x00040000u
+/* The bits of the operation. */
+#define VIP_STATUS_OP_MASK 0x00070000u
+/* ImmediateData is valid; on the receive queue only. */
+#define VIP_STATUS_IMMEDIATE 0x00080000u
+/* Bits that are always 0. */
+#define VIP_STATUS_RESERVED 0xFFF0FE00u
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Return code of every function. */
+/* Result of a function. The text after the name is what vipl_strerror says, and what to do. */
 typedef enum VIP_RETURN {
+  /* Done. */
   VIP_SUCCESS = 0,
+  /* Nothing has completed yet. Ask again later, or wait. */
   VIP_NOT_DONE = 1,
+  /* An argument is wrong; the log says which. Correct the program. */
   VIP_INVALID_PARAMETER = 2,
+  /* A limit is reached, something is in use, or a permission is lacking; the log says what. Release what
+   * is in use, or raise the limit. */
   VIP_ERROR_RESOURCE = 3,
+  /* The time is up. Call again, or give up. */
   VIP_TIMEOUT = 4,
+  /* The peer has refused the connection. The VI is Idle again and may be used for another request. */
   VIP_REJECT = 5,
+  /* The NIC lacks this reliability level, or the peer's VI has another one. Choose a level of
+   * ReliabilityLevelSupport, the same on both sides. */
   VIP_INVALID_RELIABILITY_LEVEL = 6,
+  /* MaxTransferSize is above what the NIC can do. Choose a MaxTransferSize up to that of the NIC, the
+   * same on both sides. */
   VIP_INVALID_MTU = 7,
+  /* The NIC lacks this quality of service. Set QoS to NULL. */
   VIP_INVALID_QOS = 8,
+  /* The protection tag is none of this NIC handle. Use a tag that VipCreatePtag has made for this NIC
+   * handle and that still exists. */
   VIP_INVALID_PTAG = 9,
+  /* The NIC has no RDMA Read at this reliability level. Leave EnableRdmaRead VIP_FALSE, or choose a
+   * level of RDMAReadSupport. */
   VIP_INVALID_RDMAREAD = 10,
+  /* A descriptor has completed with an error, or the queue is empty. With a descriptor, look at its
+   * Status; with NULL there is nothing to take. */
   VIP_DESCRIPTOR_ERROR = 11,
+  /* The VI is in a state that does not permit this call. VipQueryVi tells the state. */
   VIP_INVALID_STATE = 12,
+  /* The name or the address is unknown, or the name service is not initialized. Call VipNSInit before;
+   * check the table of hosts. */
   VIP_ERROR_NAMESERVICE = 13,
+  /* No process waits for a connection at this address and discriminator. The server may not be ready yet:
+   * try again a little later. */
   VIP_NO_MATCH = 14,
+  /* There is no way to the peer's host, or no Kernel Agent there. Check the address and the network;
+   * `vipinfo --why DEVICE HOST` does. */
   VIP_NOT_REACHABLE = 15,
+  /* The plug-in cannot do this. Do without, or use another device. */
   VIP_ERROR_NOT_SUPPORTED = 16
 } VIP_RETURN;
 
 /* State of a VI. */
 typedef enum VIP_VI_STATE {
+  /* There is no connection. The VI can be connected or destroyed, and receives can be posted. */
   VIP_STATE_IDLE = 0,
+  /* Connected: descriptors are processed. */
   VIP_STATE_CONNECTED = 1,
+  /* An attempt to connect runs. */
   VIP_STATE_CONNECT_PENDING = 2,
+  /* The connection is lost or broken by an error; what is posted is flushed. VipDisconnect makes the VI
+   * Idle. */
   VIP_STATE_ERROR = 3
 } VIP_VI_STATE;
 
 /* Kind of object that an asynchronous error concerns. */
 typedef enum VIP_RESOURCE_CODE {
+  /* The NIC. */
   VIP_RESOURCE_NIC = 0,
+  /* A VI: ViHandle is set. */
   VIP_RESOURCE_VI = 1,
+  /* A completion queue: CQHandle is set. */
   VIP_RESOURCE_CQ = 2,
+  /* A descriptor: ViHandle and DescriptorPtr are set. */
   VIP_RESOURCE_DESCRIPTOR = 3
 } VIP_RESOURCE_CODE;
 
 /* Kind of an asynchronous error. */
 typedef enum VIP_ERROR_CODE {
+  /* A descriptor that was to be posted is misaligned or not in registered memory. VipPostSend or
+   * VipPostRecv has refused it, too. */
   VIP_ERROR_POST_DESC = 0,
+  /* The connection is lost. The VI is in VIP_STATE_ERROR and its queues are flushed: take the
+   * descriptors off, call VipDisconnect. */
   VIP_ERROR_CONN_LOST = 1,
+  /* A message came, and no receive descriptor was posted. Post receives before the peer sends. On a
+   * reliable connection the VI is in VIP_STATE_ERROR. */
   VIP_ERROR_RECVQ_EMPTY = 2,
+  /* More descriptors were posted than a queue can hold. Or a completion queue has more entries than
+   * room. Take completions off sooner, or make the queue larger. */
   VIP_ERROR_VI_OVERRUN = 3,
+  /* An RDMA Write of the peer was not permitted here. Check the address and handle that the peer was
+   * given, tags, and EnableRdmaWrite of VI and region. */
   VIP_ERROR_RDMAW_PROT = 4,
+  /* An RDMA Write of the peer arrived with damaged data. On an unreliable connection it is dropped. */
   VIP_ERROR_RDMAW_DATA = 5,
+  /* An RDMA Write of the peer ended before all of it was here. The contents of the memory are undefined. */
   VIP_ERROR_RDMAW_ABORT = 6,
+  /* An RDMA Read of the peer was not permitted here. Check the address and handle that the peer was
+   * given, tags, and EnableRdmaRead of VI and region. */
   VIP_ERROR_RDMAR_PROT = 7,
+  /* The result of a descriptor could not be written to its memory. The memory of a posted descriptor was
+   * deregistered; the VI is in VIP_STATE_ERROR. */
   VIP_ERROR_COMP_PROT = 8,
+  /* The network lost RDMA of the peer. The data of an RDMA Read could not be sent; the connection is
+   * broken. */
   VIP_ERROR_RDMA_TRANSPORT = 9,
+  /* The NIC has failed. Every VI of it is in VIP_STATE_ERROR. Release all, close the NIC, and open it
+   * again. */
   VIP_ERROR_CATASTROPHIC = 10
 } VIP_ERROR_CODE;
 
 /* Character of a name. */
 typedef char VIP_CHAR;
 
-/* Generic pointer. */
+/* A pointer to anything. */
 typedef void *VIP_PVOID;
 
-/* One opening of one VI NIC by this process. */
+/* An open NIC, of VipOpenNic. */
 typedef VIP_PVOID VIP_NIC_HANDLE;
 
-/* The platform's `unsigned long`: 8 bytes on LP64, 4 on ILP32. */
+/* A number or a size: `unsigned long`, 8 bytes in 64-bit programs and 4 in 32-bit ones. */
 typedef unsigned long VIP_ULONG;
 
 /* 16 unsigned bits. */
@@ -141,114 +238,124 @@ typedef uint16_t VIP_UINT16;
 /* 8 unsigned bits. */
 typedef uint8_t VIP_UINT8;
 
-/* Truth value; any non-zero value is true. */
+/* Truth value: VIP_TRUE or VIP_FALSE. The library takes any value but 0 for true. */
 typedef int VIP_BOOLEAN;
 
 /* Unsigned short. */
 typedef unsigned short VIP_USHORT;
 
-/* Mask of `VIP_SERVICE_*` bits. */
+/* `VIP_SERVICE_*` bits. */
 typedef VIP_USHORT VIP_RELIABILITY_LEVEL;
 
-/* Properties of a VI NIC; static while the NIC is open. */
+/* Properties of a NIC. VipQueryNic writes them; they never change while the NIC is open. Limits are those of one NIC handle. */
 typedef struct VIP_NIC_ATTRIBUTES {
-  /* Device name, NUL-terminated. */
+  /* Device name that the NIC has, NUL-terminated: `via_lo`. */
   VIP_CHAR Name[64];
-  /* Version of the hardware. */
+  /* Version of the device, as its plug-in states it. */
   VIP_ULONG HardwareVersion;
-  /* Version of the provider. */
+  /* Version of the plug-in, as it states it. */
   VIP_ULONG ProviderVersion;
-  /* Bytes of the NIC's host address. */
+  /* Bytes of a host address on this network, 6 for most. `HostAddressLen` of a remote address must have this value. */
   VIP_UINT16 NicAddressLen;
-  /* The NIC's host address; valid until VipCloseNic. */
+  /* The NIC's own host address, of `NicAddressLen` bytes. The memory belongs to the library and is valid until
+   * VipCloseNic. */
   const VIP_UINT8 *LocalNicAddress;
-  /* True: every function may be called from every thread. */
+  /* VIP_TRUE: every function may be called by every thread at any time. */
   VIP_BOOLEAN ThreadSafe;
-  /* Longest discriminator in bytes. */
+  /* Most bytes of a discriminator, at least 64. */
   VIP_UINT16 MaxDiscriminatorLen;
-  /* Bytes that may be registered in total. */
+  /* Most bytes of all regions together, a byte that is in several regions counted in each. By default as the
+   * plug-in says, often `ulimit -l`; the setting `max_register_bytes` changes it. */
   VIP_ULONG MaxRegisterBytes;
-  /* Number of memory regions. */
+  /* Most regions, at least 4096. */
   VIP_ULONG MaxRegisterRegions;
-  /* Largest single region in bytes. */
+  /* Most bytes of one region. */
   VIP_ULONG MaxRegisterBlockBytes;
-  /* Number of VIs. */
+  /* Most VIs, at least 1024. */
   VIP_ULONG MaxVI;
-  /* Descriptors outstanding on one work queue. */
+  /* Most descriptors on one work queue, at least 1024. A descriptor counts until it is taken off by Done, Wait or
+   * Notify. */
   VIP_ULONG MaxDescriptorsPerQueue;
-  /* Segments of one descriptor, the control segment not counted. */
+  /* Most segments of one descriptor, at least 252. The address segment counts, the control segment does not. */
   VIP_ULONG MaxSegmentsPerDesc;
-  /* Number of completion queues. */
+  /* Most completion queues, at least 1024. */
   VIP_ULONG MaxCQ;
-  /* Entries of one completion queue. */
+  /* Most entries of one completion queue, at least 65536. */
   VIP_ULONG MaxCQEntries;
-  /* Largest message in bytes. */
+  /* Most bytes of one message or RDMA operation, at least 32768; the setting `max_transfer_size` changes it. A VI may
+   * be created with less. */
   VIP_ULONG MaxTransferSize;
-  /* Payload of one link frame in bytes. */
+  /* Bytes of data that one frame of the network carries, never above `MaxTransferSize`. Messages of up to this size
+   * are not divided. */
   VIP_ULONG NativeMTU;
-  /* Number of protection tags. */
+  /* Most protection tags, at least 1024. */
   VIP_ULONG MaxPtags;
-  /* Reliability levels offered. */
+  /* Reliability levels that a VI may have: `VIP_SERVICE_*` bits. */
   VIP_RELIABILITY_LEVEL ReliabilityLevelSupport;
-  /* Reliability levels on which RDMA Read works. */
+  /* Reliability levels on which RDMA Read works: `VIP_SERVICE_*` bits, 0 if on none. RDMA Write works on all. */
   VIP_RELIABILITY_LEVEL RDMAReadSupport;
 } VIP_NIC_ATTRIBUTES;
 
-/* Quality of service; its contents were never defined, so it is always NULL. */
+/* Quality of service. VIPL never defined it; always NULL. */
 typedef VIP_PVOID VIP_QOS;
 
-/* One protection tag. */
+/* A protection tag, of VipCreatePtag. */
 typedef VIP_PVOID VIP_PROTECTION_HANDLE;
 
-/* Attributes of a VI, and the operations that it permits to its peer. */
+/* Attributes of a VI. The program sets all of them for VipCreateVi and VipSetViAttributes; VipQueryVi writes those of a VI,
+ * and the functions that connect write those of the peer's VI. */
 typedef struct VIP_VI_ATTRIBUTES {
-  /* Exactly one `VIP_SERVICE_*` level. */
+  /* Exactly one `VIP_SERVICE_*` level that the NIC supports; the same on both sides of a connection. */
   VIP_RELIABILITY_LEVEL ReliabilityLevel;
-  /* Largest message in bytes; equal on both sides of a connection. */
+  /* Most bytes of one message or RDMA operation: from 1 to `MaxTransferSize` of the NIC, and the same on both sides of
+   * a connection. */
   VIP_ULONG MaxTransferSize;
-  /* Always NULL. */
+  /* NULL. VIPL reserves it for a quality of service, which it never defined. */
   VIP_QOS QoS;
-  /* Protection tag that memory used on this VI must have. */
+  /* Protection tag of VipCreatePtag. Descriptors and buffers that are used on this VI are in regions with this tag.
+   * NULL matches every region, unless the setting `strict` is on. NULL in the attributes of a peer. */
   VIP_PROTECTION_HANDLE Ptag;
-  /* The peer may write by RDMA. */
+  /* VIP_TRUE: the peer may write by RDMA into regions that permit it. The VI itself needs no permission to write. */
   VIP_BOOLEAN EnableRdmaWrite;
-  /* The peer may read by RDMA. */
+  /* VIP_TRUE: the peer may read by RDMA from regions that permit it. Only where `RDMAReadSupport` has the level. */
   VIP_BOOLEAN EnableRdmaRead;
 } VIP_VI_ATTRIBUTES;
 
-/* One completion queue. */
+/* A completion queue, of VipCreateCQ. */
 typedef VIP_PVOID VIP_CQ_HANDLE;
 
-/* One Virtual Interface. */
+/* A Virtual Interface, of VipCreateVi. */
 typedef VIP_PVOID VIP_VI_HANDLE;
 
-/* Host address, immediately followed by the discriminator. Any alignment is accepted. */
+/* A place to connect to: a host address, followed by a discriminator, which names one service or process of that host.
+ * 4 + HostAddressLen + DiscriminatorLen bytes, at any alignment. */
 typedef struct VIP_NET_ADDRESS {
-  /* Bytes of host address. */
+  /* Bytes of host address: `NicAddressLen` of the NIC. */
   VIP_UINT16 HostAddressLen;
-  /* Bytes of discriminator after the host address. */
+  /* Bytes of discriminator, which follow the host address without a gap: from 0 to `MaxDiscriminatorLen`. */
   VIP_UINT16 DiscriminatorLen;
-  /* The bytes themselves; more than one. */
+  /* The host address and then the discriminator. The program provides the memory behind the structure. */
   VIP_UINT8 HostAddress[1];
 } VIP_NET_ADDRESS;
 
-/* One received, unanswered connection request. */
+/* A connection request that waits for an answer, of VipConnectWait. */
 typedef VIP_PVOID VIP_CONN_HANDLE;
 
-/* Access rights of a memory region. */
+/* Who may use a region of memory, and for what. The program sets all fields; VipQueryMem writes them. */
 typedef struct VIP_MEM_ATTRIBUTES {
-  /* Protection tag of the region. */
+  /* Protection tag of VipCreatePtag: only VIs with this tag use the region. NULL matches every VI of the NIC handle,
+   * unless the setting `strict` is on. */
   VIP_PROTECTION_HANDLE Ptag;
-  /* The region may be the target of an RDMA Write. */
+  /* VIP_TRUE: peers may write here by RDMA, if their connection's VI permits it too. */
   VIP_BOOLEAN EnableRdmaWrite;
-  /* The region may be the source of an RDMA Read. */
+  /* VIP_TRUE: peers may read here by RDMA, if their connection's VI permits it too. */
   VIP_BOOLEAN EnableRdmaRead;
 } VIP_MEM_ATTRIBUTES;
 
 /* 32 unsigned bits. */
 typedef uint32_t VIP_UINT32;
 
-/* One registered memory region; never 0. */
+/* A region of registered memory, of VipRegisterMem; never 0. */
 typedef VIP_UINT32 VIP_MEM_HANDLE;
 
 /* 64 unsigned bits. */
@@ -256,155 +363,205 @@ typedef uint64_t VIP_UINT64;
 
 /* A pointer that has 64 bits on every host. */
 typedef union VIP_PVOID64 {
-  /* The bits of the address. On 32-bit hosts clear them before storing `Address`. */
+  /* The address as a number. On 32-bit hosts set it to 0 before storing `Address`. */
   VIP_UINT64 AddressBits;
   /* The address. */
   VIP_PVOID Address;
-  /* The address of a descriptor (cLAN's spelling). */
+  /* The address of a descriptor, in the cLAN header's spelling. */
   struct VIP_DESCRIPTOR *Descriptor;
 } VIP_PVOID64;
 
-/* First 32 bytes of every descriptor. */
+/* First 32 bytes of every descriptor. "In" is what the program writes before it posts the descriptor; "out" is what the
+ * library has written when the descriptor is complete. In between all of it belongs to the library. */
 typedef struct VIP_CONTROL_SEGMENT {
-  /* Owned by the provider between post and completion. */
+  /* Of the library, which may overwrite it. The program sets nothing. */
   VIP_PVOID64 Next;
-  /* Owned by the provider between post and completion. */
+  /* Of the library, which may overwrite it. The program sets nothing. */
   VIP_MEM_HANDLE NextHandle;
-  /* Segments that follow, the address segment included. */
+  /* In: segments that follow, the address segment included, up to `MaxSegmentsPerDesc`. 0: no data. */
   VIP_UINT16 SegCount;
-  /* Operation and flags (`VIP_CONTROL_*`). */
+  /* In: one `VIP_CONTROL_OP_*` and flags; all other bits 0. On the receive queue VIP_CONTROL_OP_SENDRECV. */
   VIP_UINT16 Control;
-  /* 0. */
+  /* In: always 0. */
   VIP_UINT32 Reserved;
-  /* 32 bits that travel with the message. */
+  /* 32 bits that travel with the message. In: on the send queue, with VIP_CONTROL_IMMEDIATE. Out: on the receive
+   * queue, valid if Status has VIP_STATUS_IMMEDIATE. */
   VIP_UINT32 ImmediateData;
-  /* Bytes of data. */
+  /* Bytes of data. In: on the send queue, the sum of the lengths of the data segments, up to `MaxTransferSize` of the VI.
+   * Out: on the receive queue, the bytes that have arrived. */
   VIP_UINT32 Length;
-  /* Result (`VIP_STATUS_*`); complete when VIP_STATUS_DONE is set. */
+  /* Out: result, `VIP_STATUS_*` bits. The descriptor is complete when VIP_STATUS_DONE is set. Posting clears it. */
   VIP_UINT32 Status;
 } VIP_CONTROL_SEGMENT;
 
-/* The remote side of an RDMA operation. */
+/* Peer's side of an RDMA operation: the first segment of an RDMA Write or RDMA Read. As many bytes as the data segments
+ * have together. The program writes all of it; the peer has told it address and handle. */
 typedef struct VIP_ADDRESS_SEGMENT {
-  /* Remote virtual address. */
+  /* Address in the peer's process. */
   VIP_PVOID64 Data;
-  /* Remote memory handle. */
+  /* Memory handle that the peer's VipRegisterMem has given. */
   VIP_MEM_HANDLE Handle;
-  /* 0. */
+  /* Always 0. */
   VIP_UINT32 Reserved;
 } VIP_ADDRESS_SEGMENT;
 
-/* One piece of a local buffer. */
+/* A piece of a local buffer. The program writes all of it. Data is gathered and scattered in the order of segments. */
 typedef struct VIP_DATA_SEGMENT {
-  /* Local virtual address. */
+  /* Address of the piece; any alignment. */
   VIP_PVOID64 Data;
-  /* Memory handle of the region that holds the piece. */
+  /* Memory handle of the region that contains the whole piece, and has the protection tag of the VI. */
   VIP_MEM_HANDLE Handle;
-  /* Bytes. */
+  /* Bytes. In a segment of 0 bytes nothing else is looked at. */
   VIP_UINT32 Length;
 } VIP_DATA_SEGMENT;
 
-/* One segment of the Intel dialect: address or data. */
+/* A segment of a descriptor: an address or a data segment. */
 typedef union VIP_DESCRIPTOR_SEGMENT {
-  /* Read as address segment. */
+  /* As address segment: the first one of an RDMA operation. */
   VIP_ADDRESS_SEGMENT Remote;
-  /* Read as data segment. */
+  /* As data segment. */
   VIP_DATA_SEGMENT Local;
 } VIP_DESCRIPTOR_SEGMENT;
 
 #if !defined(VIPL_CLAN_DIALECT)
-/* One transfer and, later, its result. Aligned to VIP_DESCRIPTOR_ALIGNMENT; more segments may follow
- * directly in memory. */
+/* One transfer and, later, its result: a control segment, and as many segments as its SegCount says, without gaps.
+ * It begins at a multiple of VIP_DESCRIPTOR_ALIGNMENT bytes, in registered memory. */
 typedef struct VIP_DESCRIPTOR {
-  /* Control segment. */
+  /* What to do, and the result. */
   VIP_CONTROL_SEGMENT CS;
-  /* The first two segments. */
+  /* The first two segments. More may follow in memory behind the structure. */
   VIP_DESCRIPTOR_SEGMENT DS[2];
 } VIP_DESCRIPTOR;
 #endif
 
 #if defined(VIPL_CLAN_DIALECT)
-/* One transfer and, later, its result, in the spelling of the cLAN header. The layout is the same. */
+/* The same in the spelling of the cLAN header, with one segment in place of two. */
 typedef struct VIP_DESCRIPTOR {
-  /* Control segment. */
+  /* What to do, and the result. */
   VIP_CONTROL_SEGMENT Control;
-  /* The first segment. */
+  /* The first segment. More may follow in memory behind the structure. */
   VIP_DATA_SEGMENT Data[1];
 } VIP_DESCRIPTOR;
 #endif
 
-/* Description of an asynchronous error; valid only during the handler's call. */
+/* An asynchronous error, as the handler of VipErrorCallback gets it. The library writes all fields; they are valid only
+ * during the call of the handler. */
 typedef struct VIP_ERROR_DESCRIPTOR {
-  /* The NIC handle; always set. */
+  /* The NIC handle; never NULL. */
   VIP_NIC_HANDLE NicHandle;
-  /* The VI concerned, or NULL. */
+  /* The VI that the error concerns, or NULL. */
   VIP_VI_HANDLE ViHandle;
-  /* The completion queue concerned, or NULL. */
+  /* The completion queue that the error concerns, or NULL. */
   VIP_CQ_HANDLE CQHandle;
-  /* The descriptor concerned, or NULL. */
+  /* The descriptor that the error concerns, or NULL. It may be one that the library has refused. */
   VIP_DESCRIPTOR *DescriptorPtr;
-  /* `VIP_STATUS_OP_*` of the operation, or 0. */
+  /* Operation that has failed, one of `VIP_STATUS_OP_*`; 0 if there is none. */
   VIP_ULONG OpCode;
-  /* Kind of object that the error concerns. */
+  /* Kind of object that the error concerns: it tells which of the handles is set. */
   VIP_RESOURCE_CODE ResourceCode;
-  /* The error. */
+  /* What has happened. */
   VIP_ERROR_CODE ErrorCode;
 } VIP_ERROR_DESCRIPTOR;
 
 /* Argument of VipQuerySystemManagementInfo for VIP_SMI_AUTODISCOVERY. */
 typedef struct VIP_AUTODISCOVERY_LIST {
-  /* In: maximum distance in hops; 0 lists the own NIC only. */
+  /* In: distance in hops up to which to look. 0: the own NIC only; 1: its own network. */
   VIP_ULONG NumberOfHops;
-  /* In: buffers for the addresses, `4 + NicAddressLen` bytes each. */
+  /* In: array of pointers to room for an address each, of 4 + `NicAddressLen` bytes. NULL: only count. */
   VIP_NET_ADDRESS **ADAddrArray;
-  /* In: elements of the array; out: addresses found. */
+  /* In: elements of the array, 0 if it is NULL. Out: number of addresses that there are, which may be more. */
   VIP_ULONG NumAdAddrs;
 } VIP_AUTODISCOVERY_LIST;
 
 /* Unsigned character. */
 typedef unsigned char VIP_UCHAR;
 
-/* Opens the device to which the device map resolves `DeviceName` (spec 3.1). */
-VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName, VIP_NIC_HANDLE *NicHandle);
+/* Opens the device to which the device map resolves `DeviceName` (spec 3.1).
+ *
+ * - `DeviceName`: Name of the device, NUL-terminated, up to 63 bytes: `via_lo`, `via_eth0`, `ip:`. `/dev/`
+ * before it makes no difference.
+ * - `NicHandle`: Out: the NIC. */
+VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName,
+                      VIP_NIC_HANDLE *NicHandle);
 
-/* Ends the association of process and NIC (spec 3.2). */
+/* Ends the association of process and NIC (spec 3.2).
+ *
+ * - `NicHandle`: NIC of VipOpenNic. */
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE NicHandle);
 
-/* Returns the properties of the NIC (spec 3.3). */
+/* Returns the properties of the NIC (spec 3.3).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `NicAttribs`: Out: the attributes, all fields. */
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE NicHandle, VIP_NIC_ATTRIBUTES *NicAttribs);
 
-/* Autodiscovery (spec 3.30). */
+/* Lists the addresses that a NIC can reach (spec 3.30).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `InfoType`: VIP_SMI_AUTODISCOVERY.
+ * - `SysManInfo`: In and out: a VIP_AUTODISCOVERY_LIST. */
 VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE NicHandle,
                                         VIP_ULONG InfoType,
                                         VIP_PVOID SysManInfo);
 
-/* Creates a VI in state Idle (spec 3.4). */
+/* Creates a VI in state Idle (spec 3.4).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `ViAttribs`: Attributes of the VI, all fields set.
+ * - `SendCQHandle`: CQ of the same NIC handle that reports completions of the send queue, or NULL for none.
+ * - `RecvCQHandle`: The same for the receive queue. Both may be the same CQ.
+ * - `ViHandle`: Out: the VI. */
 VIP_RETURN VipCreateVi(VIP_NIC_HANDLE NicHandle,
                        VIP_VI_ATTRIBUTES *ViAttribs,
                        VIP_CQ_HANDLE SendCQHandle,
                        VIP_CQ_HANDLE RecvCQHandle,
                        VIP_VI_HANDLE *ViHandle);
 
-/* Destroys an Idle VI (spec 3.5). */
+/* Destroys an Idle VI (spec 3.5).
+ *
+ * - `ViHandle`: VI of VipCreateVi. */
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE ViHandle);
 
-/* Returns state, attributes and emptiness of both queues, all from one instant (spec 3.6). */
+/* Returns state, attributes and emptiness of both queues, all from one instant (spec 3.6).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `State`: Out: the state.
+ * - `ViAttribs`: Out: the attributes, as they were set.
+ * - `ViSendQEmpty`: Out: VIP_TRUE if the send queue has no descriptor, neither posted nor completed.
+ * - `ViRecvQEmpty`: Out: the same of the receive queue. */
 VIP_RETURN VipQueryVi(VIP_VI_HANDLE ViHandle,
                       VIP_VI_STATE *State,
                       VIP_VI_ATTRIBUTES *ViAttribs,
                       VIP_BOOLEAN *ViSendQEmpty,
                       VIP_BOOLEAN *ViRecvQEmpty);
 
-/* Changes the attributes of an Idle VI, all or none (spec 3.7). */
+/* Changes the attributes of an Idle VI, all or none (spec 3.7).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `ViAttribs`: New attributes, all fields set. */
 VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *ViAttribs);
 
-/* Stores one pointer per VI (cLAN, spec 3.35). */
+/* Stores one pointer per VI (cLAN, spec 3.35).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `Data`: Any pointer. A new VI has NULL. */
 void VipSetUserData(VIP_VI_HANDLE ViHandle, VIP_PVOID Data);
 
-/* Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec 3.35). */
+/* Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec 3.35).
+ *
+ * - `ViHandle`: VI of VipCreateVi. */
 VIP_PVOID VipGetUserData(VIP_VI_HANDLE ViHandle);
 
-/* Waits for one connection request for the discriminator of `LocalAddr` (spec 3.8). */
+/* Waits for one connection request for the discriminator of `LocalAddr` (spec 3.8).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `LocalAddr`: Address whose discriminator clients must ask for. The bytes of its host address are not
+ * looked at.
+ * - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+ * - `RemoteAddr`: Out: host address and discriminator of the client. Room for 4 + `NicAddressLen` +
+ * `MaxDiscriminatorLen` bytes.
+ * - `RemoteViAttribs`: Out: attributes of the client's VI; Ptag is NULL.
+ * - `ConnHandle`: Out: the request, for VipConnectAccept or VipConnectReject. */
 VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle,
                           VIP_NET_ADDRESS *LocalAddr,
                           VIP_ULONG Timeout,
@@ -412,158 +569,288 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle,
                           VIP_VI_ATTRIBUTES *RemoteViAttribs,
                           VIP_CONN_HANDLE *ConnHandle);
 
-/* Binds a request to an Idle VI (spec 3.9). */
-VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE ConnHandle, VIP_VI_HANDLE ViHandle);
+/* Binds a request to an Idle VI (spec 3.9).
+ *
+ * - `ConnHandle`: Request of VipConnectWait.
+ * - `ViHandle`: Idle VI of the same NIC handle, with the same ReliabilityLevel and MaxTransferSize as the
+ * client's. */
+VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE ConnHandle,
+                            VIP_VI_HANDLE ViHandle);
 
-/* Refuses a request (spec 3.10). */
+/* Refuses a request (spec 3.10).
+ *
+ * - `ConnHandle`: Request of VipConnectWait. */
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE ConnHandle);
 
-/* Requests a connection from a server; blocks until the request succeeds or fails (spec 3.11). */
+/* Requests a connection from a server; blocks until the request succeeds or fails (spec 3.11).
+ *
+ * - `ViHandle`: Idle VI.
+ * - `LocalAddr`: Address that the server is shown: the own host address, and any discriminator.
+ * - `RemoteAddr`: Address of the server: its host address, and the discriminator for which it waits.
+ * - `Timeout`: Milliseconds to wait for the server's answer, above 0; VIP_INFINITE: no limit.
+ * - `RemoteViAttribs`: Out: attributes of the server's VI; Ptag is NULL. */
 VIP_RETURN VipConnectRequest(VIP_VI_HANDLE ViHandle,
                              VIP_NET_ADDRESS *LocalAddr,
                              VIP_NET_ADDRESS *RemoteAddr,
                              VIP_ULONG Timeout,
                              VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
-/* Ends the connection and makes the VI Idle (spec 3.12). */
+/* Ends the connection and makes the VI Idle (spec 3.12).
+ *
+ * - `ViHandle`: VI of VipCreateVi. */
 VIP_RETURN VipDisconnect(VIP_VI_HANDLE ViHandle);
 
-/* Starts a peer-to-peer connection and returns at once (spec 3.13). */
+/* Starts a peer-to-peer connection and returns at once (spec 3.13).
+ *
+ * - `ViHandle`: Idle VI.
+ * - `LocalAddr`: The own address: the peer's RemoteAddr.
+ * - `RemoteAddr`: Address of the peer: its LocalAddr.
+ * - `Timeout`: Milliseconds for which the request stands, above 0; VIP_INFINITE: no limit. */
 VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE ViHandle,
                                  VIP_NET_ADDRESS *LocalAddr,
                                  VIP_NET_ADDRESS *RemoteAddr,
                                  VIP_ULONG Timeout);
 
-/* Checks whether a peer-to-peer connection is established (spec 3.14). */
+/* Checks whether a peer-to-peer connection is established (spec 3.14).
+ *
+ * - `ViHandle`: VI of VipConnectPeerRequest.
+ * - `RemoteViAttribs`: Out: attributes of the peer's VI; Ptag is NULL. */
 VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE ViHandle,
                               VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
-/* Waits until a peer-to-peer connection is established (spec 3.15). */
+/* Waits until a peer-to-peer connection is established (spec 3.15).
+ *
+ * - `ViHandle`: VI of VipConnectPeerRequest.
+ * - `RemoteViAttribs`: Out: attributes of the peer's VI; Ptag is NULL. */
 VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE ViHandle,
                               VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
-/* Makes a new protection tag (spec 3.16). */
+/* Makes a new protection tag (spec 3.16).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Ptag`: The tag, which VipCreatePtag writes. */
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE *Ptag);
 
-/* Destroys an unused protection tag (spec 3.16). */
+/* Destroys an unused protection tag (spec 3.16).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Ptag`: The tag, which VipCreatePtag writes. */
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE Ptag);
 
-/* Registers a range of memory (spec 3.17). */
+/* Registers a range of memory (spec 3.17).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `VirtualAddress`: First byte; any alignment.
+ * - `Length`: Bytes, above 0.
+ * - `MemAttribs`: Protection tag and rights. NULL, unless the setting `strict` is on: no tag, no RDMA.
+ * - `MemoryHandle`: Out: the region. */
 VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE NicHandle,
                           VIP_PVOID VirtualAddress,
                           VIP_ULONG Length,
                           VIP_MEM_ATTRIBUTES *MemAttribs,
                           VIP_MEM_HANDLE *MemoryHandle);
 
-/* Ends a registration (spec 3.18). */
+/* Ends a registration (spec 3.18).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `VirtualAddress`: Address with which the region was registered.
+ * - `MemoryHandle`: The region. */
 VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE NicHandle,
                             VIP_PVOID VirtualAddress,
                             VIP_MEM_HANDLE MemoryHandle);
 
-/* Returns the attributes of a region (spec 3.19). */
+/* Returns the attributes of a region (spec 3.19).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Address`: Any address in the region.
+ * - `MemHandle`: The region.
+ * - `MemAttribs`: Protection tag and rights: VipQueryMem writes all fields, VipSetMemAttributes reads them. */
 VIP_RETURN VipQueryMem(VIP_NIC_HANDLE NicHandle,
                        VIP_PVOID Address,
                        VIP_MEM_HANDLE MemHandle,
                        VIP_MEM_ATTRIBUTES *MemAttribs);
 
-/* Changes the attributes of a region, all or none (spec 3.19). */
+/* Changes the attributes of a region, all or none (spec 3.19).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Address`: Any address in the region.
+ * - `MemHandle`: The region.
+ * - `MemAttribs`: Protection tag and rights: VipQueryMem writes all fields, VipSetMemAttributes reads them. */
 VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle,
                                VIP_PVOID Address,
                                VIP_MEM_HANDLE MemHandle,
                                VIP_MEM_ATTRIBUTES *MemAttribs);
 
-/* Posts to the send queue (spec 3.20). */
+/* Posts to the send queue (spec 3.20).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
+ * it is complete.
+ * - `MemoryHandle`: Region that the descriptor itself is in. */
 VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle,
                        VIP_DESCRIPTOR *DescriptorPtr,
                        VIP_MEM_HANDLE MemoryHandle);
 
-/* Posts to the receive queue (spec 3.20). */
+/* Posts to the receive queue (spec 3.20).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
+ * it is complete.
+ * - `MemoryHandle`: Region that the descriptor itself is in. */
 VIP_RETURN VipPostRecv(VIP_VI_HANDLE ViHandle,
                        VIP_DESCRIPTOR *DescriptorPtr,
                        VIP_MEM_HANDLE MemoryHandle);
 
-/* Removes a completed descriptor from the send queue (spec 3.21). */
+/* Removes a completed descriptor from the send queue (spec 3.21).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was. */
 VIP_RETURN VipSendDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Removes a completed descriptor from the receive queue (spec 3.21). */
+/* Removes a completed descriptor from the receive queue (spec 3.21).
+ *
+ * - `ViHandle`: VI of VipCreateVi.
+ * - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was. */
 VIP_RETURN VipRecvDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Waits for a completed descriptor of the send queue (spec 3.22). */
+/* Waits for a completed descriptor of the send queue (spec 3.22).
+ *
+ * - `ViHandle`: VI whose queue has no CQ.
+ * - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+ * - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was. */
 VIP_RETURN VipSendWait(VIP_VI_HANDLE ViHandle,
                        VIP_ULONG Timeout,
                        VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Waits for a completed descriptor of the receive queue (spec 3.22). */
+/* Waits for a completed descriptor of the receive queue (spec 3.22).
+ *
+ * - `ViHandle`: VI whose queue has no CQ.
+ * - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+ * - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was. */
 VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle,
                        VIP_ULONG Timeout,
                        VIP_DESCRIPTOR **DescriptorPtr);
 
-/* Requests one call of `Handler` for the next completion of the send queue (spec 3.23). */
+/* Requests one call of `Handler` for the next completion of the send queue (spec 3.23).
+ *
+ * - `ViHandle`: VI whose queue has no CQ.
+ * - `Context`: Anything; passed to `Handler` as it is.
+ * - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
+ * queue. Not NULL. */
 VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
-                              void (*Handler)(VIP_PVOID Context,
-                                              VIP_NIC_HANDLE NicHandle,
-                                              VIP_VI_HANDLE ViHandle,
-                                              VIP_DESCRIPTOR *DescriptorPtr));
+                         void (*Handler)(VIP_PVOID Context,
+                                         VIP_NIC_HANDLE NicHandle,
+                                         VIP_VI_HANDLE ViHandle,
+                                         VIP_DESCRIPTOR *DescriptorPtr));
 
-/* Requests one call of `Handler` for the next completion of the receive queue (spec 3.23). */
+/* Requests one call of `Handler` for the next completion of the receive queue (spec 3.23).
+ *
+ * - `ViHandle`: VI whose queue has no CQ.
+ * - `Context`: Anything; passed to `Handler` as it is.
+ * - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
+ * queue. Not NULL. */
 VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
-                              void (*Handler)(VIP_PVOID Context,
-                                              VIP_NIC_HANDLE NicHandle,
-                                              VIP_VI_HANDLE ViHandle,
-                                              VIP_DESCRIPTOR *DescriptorPtr));
+                         void (*Handler)(VIP_PVOID Context,
+                                         VIP_NIC_HANDLE NicHandle,
+                                         VIP_VI_HANDLE ViHandle,
+                                         VIP_DESCRIPTOR *DescriptorPtr));
 
-/* Creates an empty completion queue (spec 3.24). */
+/* Creates an empty completion queue (spec 3.24).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `EntryCount`: Entries that it has room for, from 1 to `MaxCQEntries`: the descriptors of all its queues.
+ * - `CQHandle`: Out: the CQ. */
 VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle,
                        VIP_ULONG EntryCount,
                        VIP_CQ_HANDLE *CQHandle);
 
-/* Destroys a completion queue without attached VIs (spec 3.25). */
+/* Destroys a completion queue without attached VIs (spec 3.25).
+ *
+ * - `CQHandle`: CQ of VipCreateCQ. */
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE CQHandle);
 
-/* Changes the number of entries (spec 3.26). */
+/* Changes the number of entries (spec 3.26).
+ *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ * - `EntryCount`: New number of entries, from 1 to `MaxCQEntries` and not below those it holds. */
 VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE CQHandle, VIP_ULONG EntryCount);
 
-/* Removes the oldest entry, if any (spec 3.27). */
+/* Removes the oldest entry, if any (spec 3.27).
+ *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ * - `ViHandle`: Out: VI that has a completion.
+ * - `RecvQueue`: Out: VIP_TRUE if it is on the receive queue, VIP_FALSE if on the send queue. */
 VIP_RETURN VipCQDone(VIP_CQ_HANDLE CQHandle, VIP_VI_HANDLE *ViHandle, VIP_BOOLEAN *RecvQueue);
 
-/* Waits for an entry and removes it (spec 3.28). */
+/* Waits for an entry and removes it (spec 3.28).
+ *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ * - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+ * - `ViHandle`: Out: VI that has a completion.
+ * - `RecvQueue`: Out: VIP_TRUE if it is on the receive queue, VIP_FALSE if on the send queue. */
 VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle,
                      VIP_ULONG Timeout,
                      VIP_VI_HANDLE *ViHandle,
                      VIP_BOOLEAN *RecvQueue);
 
-/* Requests one call of `Handler` for the next entry (spec 3.29). */
+/* Requests one call of `Handler` for the next entry (spec 3.29).
+ *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ * - `Context`: Anything; passed to `Handler` as it is.
+ * - `Handler`: Function that a thread of the library calls once, with the VI and the queue that have a
+ * completion. Not NULL. */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle,
                        VIP_PVOID Context,
-                            void (*Handler)(VIP_PVOID Context,
-                                            VIP_NIC_HANDLE NicHandle,
-                                            VIP_VI_HANDLE ViHandle,
-                                            VIP_BOOLEAN RecvQueue));
+                       void (*Handler)(VIP_PVOID Context,
+                                       VIP_NIC_HANDLE NicHandle,
+                                       VIP_VI_HANDLE ViHandle,
+                                       VIP_BOOLEAN RecvQueue));
 
-/* Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs. */
+/* Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs.
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Context`: Anything; passed to `Handler` as it is.
+ * - `Handler`: Function that a thread of the library calls for each error, or NULL for the one that logs. */
 VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle,
                             VIP_PVOID Context,
-                                 void (*Handler)(VIP_PVOID Context,
-                                                 VIP_ERROR_DESCRIPTOR *ErrorDesc));
+                            void (*Handler)(VIP_PVOID Context,
+                                            VIP_ERROR_DESCRIPTOR *ErrorDesc));
 
-/* Reads the table of names; NULL means the default file (spec 3.32). */
+/* Reads the table of names; NULL means the default file (spec 3.32).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `NSInitInfo`: Path of a table of hosts, NUL-terminated; NULL: that of the setting `hosts`,
+ * `/etc/vip_hosts`. */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo);
 
-/* Translates a name to an address; only the host part is written (spec 3.33). */
+/* Translates a name to an address; only the host part is written (spec 3.33).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Name`: Name of a host, NUL-terminated.
+ * - `Address`: Out: HostAddressLen and the host address; the rest is not touched. Room for 4 +
+ * `NicAddressLen` bytes.
+ * - `NameIndex`: Which of several addresses of the host, from 0. */
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE NicHandle,
                               VIP_CHAR *Name,
                               VIP_NET_ADDRESS *Address,
                               VIP_ULONG NameIndex);
 
-/* Translates an address to its first name (spec 3.34). */
+/* Translates an address to its first name (spec 3.34).
+ *
+ * - `NicHandle`: NIC of VipOpenNic.
+ * - `Address`: Address; its discriminator is not looked at.
+ * - `Name`: Out: first name of the host, NUL-terminated.
+ * - `NameLen`: In: bytes of `Name`. Out: bytes of the name with its NUL. */
 VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE NicHandle,
                               VIP_NET_ADDRESS *Address,
                               VIP_CHAR *Name,
                               VIP_ULONG *NameLen);
 
-/* Discards the table (spec 3.32). */
+/* Discards the table (spec 3.32).
+ *
+ * - `NicHandle`: NIC of VipOpenNic. */
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE NicHandle);
 
 #ifdef __cplusplus

@@ -13,25 +13,36 @@ extern "C" {
 
 /* Describes the library's state about a topic, as one NUL-terminated JSON document.
  *
+ * - `Topic`: What to describe, NUL-terminated.
+ * - `Buffer`: Out: the document, NUL-terminated. NULL: only ask for its size.
+ * - `Length`: In: bytes of `Buffer`. Out: bytes of the document with its NUL.
+ *
  * Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (usage and limits of this user
- * at the Kernel Agent), `map NAME` (the plug-in of a device name, and the reason). `Length`: in, bytes of
- * `Buffer`; out, bytes of the document with its NUL. If the buffer is too small (or NULL), the result is
- * VIP_ERROR_RESOURCE and `Length` holds the required size. An unknown topic is VIP_INVALID_PARAMETER. */
+ * at the Kernel Agent), `map NAME` (the plug-in of a device name, and the reason).
+ *
+ * - VIP_ERROR_RESOURCE: the buffer is too small, or NULL: `Length` has the size that is needed.
+ * - VIP_INVALID_PARAMETER: there is no such topic, or `Topic` or `Length` is NULL. */
 VIP_RETURN vipl_describe(const VIP_CHAR *Topic,
                          VIP_CHAR *Buffer,
                          VIP_ULONG *Length);
 
 /* Name and meaning of a return code: "VIP_TIMEOUT: the time is up".
  *
+ * - `Code`: The code, or any number.
+ *
  * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror(int Code);
 
 /* Name and meaning of a code passed to an error callback: "VIP_ERROR_CONN_LOST: the connection is lost".
  *
+ * - `Code`: The code, or any number.
+ *
  * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror_async(int Code);
 
 /* Name of a VI's state: "VIP_STATE_CONNECTED".
+ *
+ * - `State`: A VIP_VI_STATE, or any number.
  *
  * The text is constant. Any number is permitted, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_state_name(int State);
@@ -39,11 +50,17 @@ const VIP_CHAR *vipl_state_name(int State);
 /* Sets whether empty polls of the calling thread (VipCQDone, VipSendDone and VipRecvDone) may occasionally
  * yield its processor: VIP_TRUE by default. Returns the previous value.
  *
+ * - `May`: VIP_TRUE: empty polls may yield; VIP_FALSE: they do not.
+ *
  * For applications that poll while they hold a lock: other threads wait for it during a yield, which takes a
  * time slice on a busy machine. Any thread, also before VipOpenNic. */
 VIP_BOOLEAN vipl_may_yield(VIP_BOOLEAN May);
 
 /* Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
+ *
+ * - `Status`: Status of a descriptor.
+ * - `Buffer`: Out: the text, cut to what fits, NUL-terminated. NULL: nothing is written.
+ * - `Length`: Bytes of `Buffer`.
  *
  * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Returns the
  * size of the complete text, with its NUL. Any thread, also before VipOpenNic. */
@@ -53,22 +70,33 @@ VIP_ULONG vipl_status_text(VIP_UINT32 Status,
 
 /* Allocates memory that peers on this host reach fastest by RDMA: zeroed, whole pages, `Length` bytes or more.
  *
+ * - `Length`: Bytes, above 0; rounded up to whole pages.
+ * - `Address`: The memory. vipl_alloc writes it; vipl_free takes NULL, too.
+ *
  * It is registered by VipRegisterMem like any other memory, wholly or in parts, with any NIC handles. Over `loopback`, peers
  * then map what their RDMA is permitted to access, so that RDMA is a store and no system call; to other devices it is ordinary
  * memory. It belongs to the process and is taken from the system at once. A child made by `fork` does not have it: an access there
- * ends the child.
- * VIP_INVALID_PARAMETER: `Address` is NULL, or `Length` is 0; VIP_ERROR_RESOURCE: there is not as much memory.
- * Any thread, also before VipOpenNic. */
+ * ends the child. Any thread, also before VipOpenNic.
+ *
+ * - VIP_INVALID_PARAMETER: `Address` is NULL, or `Length` is 0.
+ * - VIP_ERROR_RESOURCE: there is not as much memory. */
 VIP_RETURN vipl_alloc(VIP_ULONG Length,
                       VIP_PVOID *Address);
 
 /* Frees what vipl_alloc has allocated. NULL is nothing to free.
  *
- * VIP_ERROR_RESOURCE: a part of it is registered; nothing is freed. VIP_INVALID_PARAMETER: no such address, or it is free
- * already, or belongs to the parent of this process. Any thread. */
+ * - `Address`: The memory. vipl_alloc writes it; vipl_free takes NULL, too.
+ *
+ * Any thread.
+ *
+ * - VIP_ERROR_RESOURCE: a part of it is registered; nothing is freed.
+ * - VIP_INVALID_PARAMETER: no such address, or it is free already, or belongs to the parent of this process. */
 VIP_RETURN vipl_free(VIP_PVOID Address);
 
 /* File descriptor of a completion queue, for `poll` and `epoll`.
+ *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ * - `Fd`: Out: the file descriptor.
  *
  * The first call makes it, later ones give the same number. It becomes readable when the CQ has a completion for which vipl_cq_arm has
  * asked. An event loop calls vipl_cq_fd once, and in each round VipCQDone until it gives VIP_NOT_DONE, then vipl_cq_arm, then
@@ -76,19 +104,25 @@ VIP_RETURN vipl_free(VIP_PVOID Address);
  * It belongs to the library: the program polls it, and neither reads, writes nor closes it. VipDestroyCQ closes it: take it out of an
  * epoll set before. It is close-on-exec; a child made by `fork` inherits it, and may close it there.
  * The first call on a NIC handle starts the thread that calls handlers, which makes progress while a CQ is armed. A CQ without a
- * descriptor costs nothing.
- * VIP_INVALID_PARAMETER: there is no such CQ, or `Fd` is NULL; VIP_ERROR_RESOURCE: there is no descriptor or thread left. Any thread. */
+ * descriptor costs nothing. Any thread.
+ *
+ * - VIP_INVALID_PARAMETER: there is no such CQ, or `Fd` is NULL.
+ * - VIP_ERROR_RESOURCE: there is no descriptor or thread left. */
 VIP_RETURN vipl_cq_fd(VIP_CQ_HANDLE CQHandle,
                       int *Fd);
 
 /* Asks for the next event of a completion queue at its file descriptor, and makes that unreadable.
  *
+ * - `CQHandle`: CQ of VipCreateCQ.
+ *
  * It becomes readable when the CQ has a completion, at once if it has one now, and stays so until the next vipl_cq_arm: edge- and
  * level-triggered polling see the same. The completion stays in the CQ. Threads in VipCQWait, Notify requests and this request are
  * served in their order, and another thread may take the completion first, so the CQ of a readable descriptor may be empty. While
- * it is armed already, a call changes nothing. Until something arrives on the NIC, nothing wakes up.
- * VIP_INVALID_PARAMETER: there is no such CQ, or vipl_cq_fd was not called for it; VIP_ERROR_RESOURCE: the program has closed
- * the descriptor. Any thread; all threads that poll the descriptor see the event. */
+ * it is armed already, a call changes nothing. Until something arrives on the NIC, nothing wakes up. Any thread; all threads
+ * that poll the descriptor see the event.
+ *
+ * - VIP_INVALID_PARAMETER: there is no such CQ, or vipl_cq_fd was not called for it.
+ * - VIP_ERROR_RESOURCE: the program has closed the descriptor. */
 VIP_RETURN vipl_cq_arm(VIP_CQ_HANDLE CQHandle);
 
 #ifdef __cplusplus

@@ -30,6 +30,15 @@ fn store_attributes(
 }
 
 /// Waits for one connection request for the discriminator of `LocalAddr` (spec §3.8).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `LocalAddr`: Address whose discriminator clients must ask for. The bytes of its host address are not
+///   looked at.
+/// - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+/// - `RemoteAddr`: Out: host address and discriminator of the client. Room for 4 + `NicAddressLen` +
+///   `MaxDiscriminatorLen` bytes.
+/// - `RemoteViAttribs`: Out: attributes of the client's VI; Ptag is NULL.
+/// - `ConnHandle`: Out: the request, for VipConnectAccept or VipConnectReject.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectWait(
     NicHandle: VIP_NIC_HANDLE,
@@ -68,6 +77,10 @@ pub unsafe extern "C-unwind" fn VipConnectWait(
 }
 
 /// Binds a request to an Idle VI (spec §3.9).
+///
+/// - `ConnHandle`: Request of VipConnectWait.
+/// - `ViHandle`: Idle VI of the same NIC handle, with the same ReliabilityLevel and MaxTransferSize as the
+///   client's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectAccept(
     ConnHandle: VIP_CONN_HANDLE,
@@ -79,6 +92,8 @@ pub unsafe extern "C-unwind" fn VipConnectAccept(
 }
 
 /// Refuses a request (spec §3.10).
+///
+/// - `ConnHandle`: Request of VipConnectWait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
     release(call!(VipConnectReject, ConnHandle;), move || {
@@ -87,6 +102,12 @@ pub unsafe extern "C-unwind" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) ->
 }
 
 /// Requests a connection from a server; blocks until the request succeeds or fails (spec §3.11).
+///
+/// - `ViHandle`: Idle VI.
+/// - `LocalAddr`: Address that the server is shown: the own host address, and any discriminator.
+/// - `RemoteAddr`: Address of the server: its host address, and the discriminator for which it waits.
+/// - `Timeout`: Milliseconds to wait for the server's answer, above 0; VIP_INFINITE: no limit.
+/// - `RemoteViAttribs`: Out: attributes of the server's VI; Ptag is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectRequest(
     ViHandle: VIP_VI_HANDLE,
@@ -110,6 +131,8 @@ pub unsafe extern "C-unwind" fn VipConnectRequest(
 }
 
 /// Ends the connection and makes the VI Idle (spec §3.12).
+///
+/// - `ViHandle`: VI of VipCreateVi.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
     release(call!(VipDisconnect, ViHandle;), move || {
@@ -118,6 +141,11 @@ pub unsafe extern "C-unwind" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RE
 }
 
 /// Starts a peer-to-peer connection and returns at once (spec §3.13).
+///
+/// - `ViHandle`: Idle VI.
+/// - `LocalAddr`: The own address: the peer's RemoteAddr.
+/// - `RemoteAddr`: Address of the peer: its LocalAddr.
+/// - `Timeout`: Milliseconds for which the request stands, above 0; VIP_INFINITE: no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectPeerRequest(
     ViHandle: VIP_VI_HANDLE,
@@ -136,6 +164,9 @@ pub unsafe extern "C-unwind" fn VipConnectPeerRequest(
 }
 
 /// Checks whether a peer-to-peer connection is established (spec §3.14).
+///
+/// - `ViHandle`: VI of VipConnectPeerRequest.
+/// - `RemoteViAttribs`: Out: attributes of the peer's VI; Ptag is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectPeerDone(
     ViHandle: VIP_VI_HANDLE,
@@ -154,6 +185,9 @@ pub unsafe extern "C-unwind" fn VipConnectPeerDone(
 }
 
 /// Waits until a peer-to-peer connection is established (spec §3.15).
+///
+/// - `ViHandle`: VI of VipConnectPeerRequest.
+/// - `RemoteViAttribs`: Out: attributes of the peer's VI; Ptag is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     ViHandle: VIP_VI_HANDLE,

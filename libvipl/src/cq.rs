@@ -8,6 +8,10 @@ use vipl_core::waiting::Begun;
 use crate::edge::{call, code, entry, fast, put, release, required, waiting};
 
 /// Creates an empty completion queue (spec §3.24).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `EntryCount`: Entries that it has room for, from 1 to `MaxCQEntries`: the descriptors of all its queues.
+/// - `CQHandle`: Out: the CQ.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCreateCQ(
     NicHandle: VIP_NIC_HANDLE,
@@ -27,6 +31,8 @@ pub unsafe extern "C-unwind" fn VipCreateCQ(
 }
 
 /// Destroys a completion queue without attached VIs (spec §3.25).
+///
+/// - `CQHandle`: CQ of VipCreateCQ.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
     release(call!(VipDestroyCQ, CQHandle;), move || {
@@ -35,6 +41,9 @@ pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RET
 }
 
 /// Changes the number of entries (spec §3.26).
+///
+/// - `CQHandle`: CQ of VipCreateCQ.
+/// - `EntryCount`: New number of entries, from 1 to `MaxCQEntries` and not below those it holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipResizeCQ(
     CQHandle: VIP_CQ_HANDLE,
@@ -91,6 +100,10 @@ unsafe fn hand_out(vi: *mut VIP_VI_HANDLE, recv: *mut VIP_BOOLEAN, entry: cq::En
 }
 
 /// Removes the oldest entry, if any (spec §3.27).
+///
+/// - `CQHandle`: CQ of VipCreateCQ.
+/// - `ViHandle`: Out: VI that has a completion.
+/// - `RecvQueue`: Out: VIP_TRUE if it is on the receive queue, VIP_FALSE if on the send queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQDone(
     CQHandle: VIP_CQ_HANDLE,
@@ -106,6 +119,11 @@ pub unsafe extern "C-unwind" fn VipCQDone(
 }
 
 /// Waits for an entry and removes it (spec §3.28).
+///
+/// - `CQHandle`: CQ of VipCreateCQ.
+/// - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+/// - `ViHandle`: Out: VI that has a completion.
+/// - `RecvQueue`: Out: VIP_TRUE if it is on the receive queue, VIP_FALSE if on the send queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQWait(
     CQHandle: VIP_CQ_HANDLE,
@@ -124,6 +142,11 @@ pub unsafe extern "C-unwind" fn VipCQWait(
 }
 
 /// Requests one call of `Handler` for the next entry (spec §3.29).
+///
+/// - `CQHandle`: CQ of VipCreateCQ.
+/// - `Context`: Anything; passed to `Handler` as it is.
+/// - `Handler`: Function that a thread of the library calls once, with the VI and the queue that have a
+///   completion. Not NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQNotify(
     CQHandle: VIP_CQ_HANDLE,

@@ -7,6 +7,9 @@ use vipl_core::memory::ptag;
 use crate::edge::{call, entry, put, release, required};
 
 /// Makes a new protection tag (spec §3.16).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Ptag`: The tag, which VipCreatePtag writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCreatePtag(
     NicHandle: VIP_NIC_HANDLE,
@@ -22,6 +25,9 @@ pub unsafe extern "C-unwind" fn VipCreatePtag(
 }
 
 /// Destroys an unused protection tag (spec §3.16).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Ptag`: The tag, which VipCreatePtag writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyPtag(
     NicHandle: VIP_NIC_HANDLE,
@@ -33,6 +39,12 @@ pub unsafe extern "C-unwind" fn VipDestroyPtag(
 }
 
 /// Registers a range of memory (spec §3.17).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `VirtualAddress`: First byte; any alignment.
+/// - `Length`: Bytes, above 0.
+/// - `MemAttribs`: Protection tag and rights. NULL, unless the setting `strict` is on: no tag, no RDMA.
+/// - `MemoryHandle`: Out: the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRegisterMem(
     NicHandle: VIP_NIC_HANDLE,
@@ -57,6 +69,10 @@ pub unsafe extern "C-unwind" fn VipRegisterMem(
 }
 
 /// Ends a registration (spec §3.18).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `VirtualAddress`: Address with which the region was registered.
+/// - `MemoryHandle`: The region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDeregisterMem(
     NicHandle: VIP_NIC_HANDLE,
@@ -70,6 +86,11 @@ pub unsafe extern "C-unwind" fn VipDeregisterMem(
 }
 
 /// Returns the attributes of a region (spec §3.19).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Address`: Any address in the region.
+/// - `MemHandle`: The region.
+/// - `MemAttribs`: Protection tag and rights: VipQueryMem writes all fields, VipSetMemAttributes reads them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryMem(
     NicHandle: VIP_NIC_HANDLE,
@@ -90,6 +111,11 @@ pub unsafe extern "C-unwind" fn VipQueryMem(
 }
 
 /// Changes the attributes of a region, all or none (spec §3.19).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Address`: Any address in the region.
+/// - `MemHandle`: The region.
+/// - `MemAttribs`: Protection tag and rights: VipQueryMem writes all fields, VipSetMemAttributes reads them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSetMemAttributes(
     NicHandle: VIP_NIC_HANDLE,

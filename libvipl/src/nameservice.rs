@@ -10,6 +10,10 @@ use vipl_core::nic;
 use crate::edge::{call, entry, release, required};
 
 /// Reads the table of names; NULL means the default file (spec §3.32).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `NSInitInfo`: Path of a table of hosts, NUL-terminated; NULL: that of the setting `hosts`,
+///   `/etc/vip_hosts`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSInit(
     NicHandle: VIP_NIC_HANDLE,
@@ -24,6 +28,12 @@ pub unsafe extern "C-unwind" fn VipNSInit(
 }
 
 /// Translates a name to an address; only the host part is written (spec §3.33).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Name`: Name of a host, NUL-terminated.
+/// - `Address`: Out: HostAddressLen and the host address; the rest is not touched. Room for 4 +
+///   `NicAddressLen` bytes.
+/// - `NameIndex`: Which of several addresses of the host, from 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSGetHostByName(
     NicHandle: VIP_NIC_HANDLE,
@@ -47,6 +57,11 @@ pub unsafe extern "C-unwind" fn VipNSGetHostByName(
 }
 
 /// Translates an address to its first name (spec §3.34).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `Address`: Address; its discriminator is not looked at.
+/// - `Name`: Out: first name of the host, NUL-terminated.
+/// - `NameLen`: In: bytes of `Name`. Out: bytes of the name with its NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
     NicHandle: VIP_NIC_HANDLE,
@@ -69,6 +84,8 @@ pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
 }
 
 /// Discards the table (spec §3.32).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     release(call!(VipNSShutdown, NicHandle;), move || {

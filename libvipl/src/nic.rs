@@ -10,6 +10,10 @@ use vipl_core::nic;
 use crate::edge::{call, entry, put, put_fields, release, required};
 
 /// Opens the device to which the device map resolves `DeviceName` (spec §3.1).
+///
+/// - `DeviceName`: Name of the device, NUL-terminated, up to 63 bytes: `via_lo`, `via_eth0`, `ip:`. `/dev/`
+///   before it makes no difference.
+/// - `NicHandle`: Out: the NIC.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipOpenNic(
     DeviceName: *const VIP_CHAR,
@@ -28,6 +32,8 @@ pub unsafe extern "C-unwind" fn VipOpenNic(
 }
 
 /// Ends the association of process and NIC (spec §3.2).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     release(call!(VipCloseNic, NicHandle;), move || {
@@ -36,6 +42,9 @@ pub unsafe extern "C-unwind" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RE
 }
 
 /// Returns the properties of the NIC (spec §3.3).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `NicAttribs`: Out: the attributes, all fields.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryNic(
     NicHandle: VIP_NIC_HANDLE,
@@ -75,7 +84,11 @@ pub unsafe extern "C-unwind" fn VipQueryNic(
     })
 }
 
-/// Autodiscovery (spec §3.30).
+/// Lists the addresses that a NIC can reach (spec §3.30).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `InfoType`: VIP_SMI_AUTODISCOVERY.
+/// - `SysManInfo`: In and out: a VIP_AUTODISCOVERY_LIST.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQuerySystemManagementInfo(
     NicHandle: VIP_NIC_HANDLE,

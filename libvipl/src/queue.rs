@@ -91,6 +91,11 @@ fn post_fast(
 }
 
 /// Posts to the send queue (spec §3.20).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
+///   it is complete.
+/// - `MemoryHandle`: Region that the descriptor itself is in.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipPostSend(
     ViHandle: VIP_VI_HANDLE,
@@ -106,6 +111,11 @@ pub unsafe extern "C-unwind" fn VipPostSend(
 }
 
 /// Posts to the receive queue (spec §3.20).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
+///   it is complete.
+/// - `MemoryHandle`: Region that the descriptor itself is in.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipPostRecv(
     ViHandle: VIP_VI_HANDLE,
@@ -121,6 +131,9 @@ pub unsafe extern "C-unwind" fn VipPostRecv(
 }
 
 /// Removes a completed descriptor from the send queue (spec §3.21).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSendDone(
     ViHandle: VIP_VI_HANDLE,
@@ -135,6 +148,9 @@ pub unsafe extern "C-unwind" fn VipSendDone(
 }
 
 /// Removes a completed descriptor from the receive queue (spec §3.21).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRecvDone(
     ViHandle: VIP_VI_HANDLE,
@@ -149,6 +165,10 @@ pub unsafe extern "C-unwind" fn VipRecvDone(
 }
 
 /// Waits for a completed descriptor of the send queue (spec §3.22).
+///
+/// - `ViHandle`: VI whose queue has no CQ.
+/// - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+/// - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSendWait(
     ViHandle: VIP_VI_HANDLE,
@@ -165,6 +185,10 @@ pub unsafe extern "C-unwind" fn VipSendWait(
 }
 
 /// Waits for a completed descriptor of the receive queue (spec §3.22).
+///
+/// - `ViHandle`: VI whose queue has no CQ.
+/// - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
+/// - `DescriptorPtr`: Out: the descriptor that was taken off, as it was posted; NULL if none was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRecvWait(
     ViHandle: VIP_VI_HANDLE,
@@ -181,6 +205,11 @@ pub unsafe extern "C-unwind" fn VipRecvWait(
 }
 
 /// Requests one call of `Handler` for the next completion of the send queue (spec §3.23).
+///
+/// - `ViHandle`: VI whose queue has no CQ.
+/// - `Context`: Anything; passed to `Handler` as it is.
+/// - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
+///   queue. Not NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSendNotify(
     ViHandle: VIP_VI_HANDLE,
@@ -201,6 +230,11 @@ pub unsafe extern "C-unwind" fn VipSendNotify(
 }
 
 /// Requests one call of `Handler` for the next completion of the receive queue (spec §3.23).
+///
+/// - `ViHandle`: VI whose queue has no CQ.
+/// - `Context`: Anything; passed to `Handler` as it is.
+/// - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
+///   queue. Not NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRecvNotify(
     ViHandle: VIP_VI_HANDLE,

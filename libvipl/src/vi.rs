@@ -6,6 +6,12 @@ use vipl_core::vi;
 use crate::edge::{call, code, entry, full, put, put_vi_attributes, release, required};
 
 /// Creates a VI in state Idle (spec §3.4).
+///
+/// - `NicHandle`: NIC of VipOpenNic.
+/// - `ViAttribs`: Attributes of the VI, all fields set.
+/// - `SendCQHandle`: CQ of the same NIC handle that reports completions of the send queue, or NULL for none.
+/// - `RecvCQHandle`: The same for the receive queue. Both may be the same CQ.
+/// - `ViHandle`: Out: the VI.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCreateVi(
     NicHandle: VIP_NIC_HANDLE,
@@ -30,6 +36,8 @@ pub unsafe extern "C-unwind" fn VipCreateVi(
 }
 
 /// Destroys an Idle VI (spec §3.5).
+///
+/// - `ViHandle`: VI of VipCreateVi.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
     release(call!(VipDestroyVi, ViHandle;), move || {
@@ -38,6 +46,12 @@ pub unsafe extern "C-unwind" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RET
 }
 
 /// Returns state, attributes and emptiness of both queues, all from one instant (spec §3.6).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `State`: Out: the state.
+/// - `ViAttribs`: Out: the attributes, as they were set.
+/// - `ViSendQEmpty`: Out: VIP_TRUE if the send queue has no descriptor, neither posted nor completed.
+/// - `ViRecvQEmpty`: Out: the same of the receive queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryVi(
     ViHandle: VIP_VI_HANDLE,
@@ -65,6 +79,9 @@ pub unsafe extern "C-unwind" fn VipQueryVi(
 }
 
 /// Changes the attributes of an Idle VI, all or none (spec §3.7).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `ViAttribs`: New attributes, all fields set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSetViAttributes(
     ViHandle: VIP_VI_HANDLE,
@@ -78,6 +95,9 @@ pub unsafe extern "C-unwind" fn VipSetViAttributes(
 }
 
 /// Stores one pointer per VI (cLAN, spec §3.35).
+///
+/// - `ViHandle`: VI of VipCreateVi.
+/// - `Data`: Any pointer. A new VI has NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID) {
     let _ = full(
@@ -87,6 +107,8 @@ pub unsafe extern "C-unwind" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VI
 }
 
 /// Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec §3.35).
+///
+/// - `ViHandle`: VI of VipCreateVi.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipGetUserData(ViHandle: VIP_VI_HANDLE) -> VIP_PVOID {
     let mut data: VIP_PVOID = std::ptr::null_mut();

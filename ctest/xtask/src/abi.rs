@@ -9,7 +9,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::headers;
-use crate::man::functions::{Function, declared};
+use crate::man::declared::{Kind, declarations};
 use crate::workspace::{Workspace, output};
 use crate::{Result, diff, layout};
 
@@ -33,8 +33,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result {
     let headers = headers::generate()?;
     let [vipl, extension, _] = &headers;
-    let functions = declared(&[&vipl.text, &extension.text]);
-    let mut names: Vec<&str> = functions.iter().map(Function::name).collect();
+    let declared = declarations(&[&vipl.text, &extension.text]);
+    let functions = declared.iter().filter(|one| one.kind == Kind::Function);
+    let mut names: Vec<&str> = functions.map(|one| one.name.as_str()).collect();
     names.sort_unstable();
     let names = names.join("\n") + "\n";
     diff::settle("headers/abi/symbols.txt", &names, options.check, FIX)?;

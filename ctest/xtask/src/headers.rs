@@ -1,6 +1,8 @@
 //! `cargo xtask headers`: the C headers. cbindgen makes the types and functions from the Rust sources; `constants.h` of
 //! the crate goes before them. `layout` compares the constants with those of Rust.
 
+pub(crate) mod constants;
+
 use clap::Args;
 
 use crate::workspace::root;
@@ -20,8 +22,10 @@ struct Parts {
     name: &'static str,
     /// cbindgen's configuration.
     config: &'static str,
-    /// Its constants, if it has some.
+    /// What goes before the types, if there is something.
     constants: Option<&'static str>,
+    /// The Rust source of constants that are made from it.
+    declared: Option<&'static str>,
     /// Rust sources, in the order of their items.
     sources: &'static [&'static str],
 }
@@ -32,6 +36,7 @@ const HEADERS: [Parts; 3] = [
         name: "vipl.h",
         config: "libvipl/cbindgen.toml",
         constants: Some("base/abi/src/constants.h"),
+        declared: Some("base/abi/src/constants.rs"),
         sources: &[
             "base/abi/src/types.rs",
             "base/abi/src/enums.rs",
@@ -50,12 +55,14 @@ const HEADERS: [Parts; 3] = [
         name: "vipl_ext.h",
         config: "libvipl/cbindgen_ext.toml",
         constants: None,
+        declared: None,
         sources: &["libvipl/src/ext.rs"],
     },
     Parts {
         name: "vipl_plugin.h",
         config: "base/plugin-abi/cbindgen.toml",
         constants: Some("base/plugin-abi/src/constants.h"),
+        declared: None,
         sources: &[
             "base/plugin-abi/src/objects.rs",
             "base/plugin-abi/src/tables.rs",
@@ -99,6 +106,9 @@ impl Parts {
         let mut before = String::new();
         if let Some(constants) = self.constants {
             before = format!("\n{}\n", std::fs::read_to_string(root.join(constants))?);
+        }
+        if let Some(declared) = self.declared {
+            before += &constants::defines(&std::fs::read_to_string(root.join(declared))?)?;
         }
         config.after_includes = Some(before + "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
         let trailer = config.trailer.take().unwrap_or_default();
@@ -148,7 +158,8 @@ fn tidy(text: &str) -> String {
             }
         }
         let short = without_keywords(line, &known);
-        let is_first = line.contains('(');
+        // A handler among the parameters begins with spaces, too.
+        let is_first = line.contains('(') && !line.starts_with("     ");
         // Further parameters stay below the first one.
         let further = !is_first && moved > 0 && line.starts_with("     ");
         if is_first {

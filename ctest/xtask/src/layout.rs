@@ -156,18 +156,16 @@ fn ask(questions: &[Question], define: &str, options: &[&str]) -> Result<HashMap
 #[cfg(test)]
 mod tests {
     use super::{Question, ask, member};
+    use crate::headers::constants::defines;
     use crate::workspace::{have, root};
 
     /// All constants of both headers: C and Rust have the same, with the same values.
     #[test]
     fn constants_have_the_values_of_the_rust_sources() {
-        let mut defined = String::new();
-        for file in [
-            "base/abi/src/constants.h",
-            "base/plugin-abi/src/constants.h",
-        ] {
-            defined += &std::fs::read_to_string(root().join(file)).expect("constants");
-        }
+        let read = |file: &str| std::fs::read_to_string(root().join(file)).expect("constants");
+        let defined = read("base/abi/src/constants.h")
+            + &defines(&read("base/abi/src/constants.rs")).expect("constants")
+            + &read("base/plugin-abi/src/constants.h");
         let names = defined
             .lines()
             .filter_map(|line| line.strip_prefix("#define "));

@@ -21,7 +21,7 @@ pub fn of_return(code: c_int) -> &'static CStr {
         c"VIP_DESCRIPTOR_ERROR: a descriptor has completed with an error, or the queue is empty",
         c"VIP_INVALID_STATE: the VI is in a state that does not permit this call",
         c"VIP_ERROR_NAMESERVICE: the name or the address is unknown, or the name service is not initialized",
-        c"VIP_NO_MATCH: nobody waits for a connection at this address and discriminator",
+        c"VIP_NO_MATCH: no process waits for a connection at this address and discriminator",
         c"VIP_NOT_REACHABLE: there is no way to the peer's host, or no Kernel Agent there",
         c"VIP_ERROR_NOT_SUPPORTED: the plug-in cannot do this",
     ];
@@ -100,6 +100,37 @@ mod tests {
         for state in [VIP_VI_STATE::VIP_STATE_IDLE, VIP_VI_STATE::VIP_STATE_ERROR] {
             assert_eq!(name(of_state(state as c_int)), format!("{state:?}"));
         }
+    }
+
+    /// The header and the manual say the same, and more.
+    #[test]
+    fn texts_are_those_of_the_declarations() {
+        let source = include_str!("../../../base/abi/src/enums.rs");
+        let mut comment = String::new();
+        let mut count = 0;
+        for line in source.lines().map(str::trim) {
+            if let Some(text) = line.strip_prefix("///") {
+                comment += text;
+                continue;
+            }
+            let declared = line.split_once(" = ");
+            let number = declared.and_then(|(_, n)| n.strip_suffix(',')?.parse().ok());
+            if let Some(number) = number {
+                for text in [of_return(number), of_error(number)] {
+                    let (known, text) = text.to_str().unwrap().split_once(": ").unwrap_or_default();
+                    if line.starts_with(&format!("{known} ")) {
+                        let comment = comment.trim().to_lowercase();
+                        assert!(
+                            comment.starts_with(&format!("{}.", text.to_lowercase())),
+                            "{known}"
+                        );
+                        count += 1;
+                    }
+                }
+            }
+            comment.clear();
+        }
+        assert_eq!(count, 17 + 11);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `vipl.conf(5)`, from the sample of the file.
 
-use super::Page;
 use super::text::Text;
+use super::{Edition, Page, reference};
 use crate::Result;
 
 /// The page. The sample has groups (`# --- NAME ---`); in them a comment before each setting (`#name = value`) or
 /// table (`#[name]`).
-pub(super) fn page(sample: &str, version: &str) -> Result<Page> {
+pub(super) fn page(sample: &str, edition: &Edition) -> Result<Page> {
     let about = "settings of the Virtual Interface Architecture library";
-    let mut text = Text::new("vipl.conf", 5, version, about);
+    let mut text = Text::new("vipl.conf", 5, edition, about);
     text.section("Description");
     let mut comment: Vec<&str> = Vec::new();
     let mut entries: Vec<&str> = Vec::new();
@@ -42,11 +42,7 @@ pub(super) fn page(sample: &str, version: &str) -> Result<Page> {
         "`VIPL_NAME` sets `name`, `VIPL_PLUGIN_NAME` the setting `name` of a plug-in. A program that runs with raised \
          privileges ignores the environment.",
     );
-    text.see_also(&[
-        ("vipl".to_owned(), 7),
-        ("vipinfo".to_owned(), 1),
-        ("vipkad".to_owned(), 8),
-    ]);
+    reference::see_also(&mut text, "**vipinfo**(1), **vipkad**(8)");
     Ok(text.page())
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Result {
     consumers::examples(&bench)?;
     consumers::gdb(&bench)?;
     bench.tool()?;
+    bench.manual()?;
     bench.job()?;
     packages::check(&prefix, files(&prefix)?.iter().map(PathBuf::as_path))?;
     uninstall::run(&uninstall::Options { place: place() })?;
@@ -116,6 +117,28 @@ impl Bench<'_> {
         }
         let text = output(self.environment(&mut Command::new(tool)))?;
         println!("vipinfo: {} lines", text.lines().count());
+        Ok(())
+    }
+
+    /// `man` finds a page, and the page that it refers to.
+    fn manual(&self) -> Result {
+        if !have("man") {
+            println!("SKIP the manual: man is not installed");
+            return Ok(());
+        }
+        for (name, known) in [
+            ("VipPostSend", "VipPostSend,"),
+            ("VipPostRecv", "VipPostSend,"),
+            ("VIP_DESCRIPTOR", "SegCount"),
+        ] {
+            let mut man = Command::new("man");
+            man.env("MANPATH", self.prefix.join("share/man"));
+            man.env("MANPAGER", "cat").env("LC_ALL", "C.UTF-8");
+            if !output(man.arg(name))?.contains(known) {
+                return Err(format!("man {name} shows another page").into());
+            }
+        }
+        println!("man: pages found");
         Ok(())
     }
 
