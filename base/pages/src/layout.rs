@@ -5,8 +5,12 @@
 //!   4 K      64 Nic of 256 bytes           by the slot of the handle
 //!   20 K     128 Counter of 64 bytes       in the order in which they were made
 //!   28 K     1024 Cq of 64 bytes           by the slot of the handle
-//!   92 K     4096 Vi of 4 KiB              by the slot of the handle
+//!   92 K     4096 Counts of 64 bytes       by the slot of the VI's handle
+//!   348 K    4096 Vi of 1 KiB              by the slot of the handle
 //! ```
+//!
+//! The data path writes to `Counts` only: a cache line for each VI, because threads use different VIs, and close together, because
+//! a program that uses a thousand VIs in turn would otherwise miss the TLB at each call.
 //!
 //! The file is sparse: a page takes memory when its object exists. Every field is one 64-bit word that one thread at a time
 //! writes, or bytes. A 32-bit process writes the lower halves of counts, whose upper halves stay 0. Records whose fields belong
@@ -15,10 +19,12 @@
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use crate::record::Happened;
+
 /// First word of a file; stored last, when the rest of [`Process`] is complete.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VIPLPAGE");
 /// Version of the layout. Readers refuse others; new fields that old readers may ignore take reserved words instead.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 
 /// NIC handles that are published.
 pub const NICS: usize = 64;
@@ -38,7 +44,9 @@ pub const COUNTERS_AT: usize = NICS_AT + NICS * size_of::<Nic>();
 /// See [`NICS_AT`].
 pub const CQS_AT: usize = COUNTERS_AT + COUNTERS * size_of::<Counter>();
 /// See [`NICS_AT`].
-pub const VIS_AT: usize = CQS_AT + CQS * size_of::<Cq>();
+pub const COUNTS_AT: usize = CQS_AT + CQS * size_of::<Cq>();
+/// See [`NICS_AT`].
+pub const VIS_AT: usize = COUNTS_AT + VIS * size_of::<Counts>();
 /// Size of a file.
 pub const BYTES: usize = VIS_AT + VIS * size_of::<Vi>();
 
@@ -266,12 +274,28 @@ pub struct Counted {
     pub taken: AtomicU32,
 }
 
-/// What the data path writes: one store for each call.
+/// What the data path writes of a VI: one store for each call.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub struct Hot {
+pub struct Counts {
     /// The send queue, and the receive queue.
     pub queues: [Counted; 2],
+    /// Descriptors of each that completed with an error, flushed ones too.
+    pub failed: [Word; 2],
+}
+
+impl Counts {
+    /// A descriptor has been posted to a queue: 0, the send queue, or 1.
+    #[inline(always)]
+    pub fn posted(&self, queue: usize, posted: u32) {
+        self.queues[queue].posted.store(posted, Ordering::Relaxed);
+    }
+
+    /// A descriptor has been taken off.
+    #[inline(always)]
+    pub fn taken(&self, queue: usize, taken: u32) {
+        self.queues[queue].taken.store(taken, Ordering::Relaxed);
+    }
 }
 
 /// What [`Counted`] counts from, in full: written beside the data path, more often than the counters wrap.
@@ -291,18 +315,12 @@ pub struct Event {
     /// Monotonic time in nanoseconds.
     pub time: Word,
     /// See [`crate::record::Happened`].
-    pub kind: Word,
-    /// Its argument.
-    pub argument: Word,
-    /// 0.
-    pub reserved: Word,
+    pub what: Word,
 }
 
-/// One VI.
-#[repr(C, align(4096))]
+/// One VI, but for what the data path writes.
+#[repr(C, align(1024))]
 pub struct Vi {
-    /// The data path's.
-    pub hot: Hot,
     /// Of the fields up to `reserved`, but for single words that are added to.
     pub sequence: Sequence,
     /// The handle; 0: free.
@@ -337,10 +355,6 @@ pub struct Vi {
     pub peer_vi: Word,
     /// Bytes of `peer_address`, `local_point` and `remote_point`, a byte each.
     pub lengths: Word,
-    /// Descriptors completed with an error, flushed ones too: send queue.
-    pub failed_send: Word,
-    /// The same, receive queue.
-    pub failed_recv: Word,
     /// Asynchronous errors raised.
     pub errors: Word,
     /// Descriptors of the send queue, and of the receive queue, that were complete when a thread last looked.
@@ -356,32 +370,17 @@ pub struct Vi {
     /// Discriminator to which it asked for a connection.
     pub remote_point: Bytes<64>,
     /// 0.
-    pub reserved: Bytes<552>,
+    pub reserved: Bytes<120>,
     /// The latest events.
     pub event: [Event; EVENTS],
-    /// 0.
-    pub unused: Bytes<2048>,
 }
 
 impl Vi {
-    /// A descriptor has been posted to a queue: 0, the send queue, or 1.
-    #[inline(always)]
-    pub fn posted(&self, queue: usize, posted: u32) {
-        self.hot.queues[queue]
-            .posted
-            .store(posted, Ordering::Relaxed);
-    }
-
-    /// A descriptor has been taken off.
-    #[inline(always)]
-    pub fn taken(&self, queue: usize, taken: u32) {
-        self.hot.queues[queue].taken.store(taken, Ordering::Relaxed);
-    }
-
     /// The counters of a queue start here.
-    pub fn start(&self, queue: usize, counter: u32) {
-        self.posted(queue, counter);
-        self.taken(queue, counter);
+    pub fn start(&self, counts: &Counts, queue: usize, counter: u32) {
+        counts.posted(queue, counter);
+        counts.taken(queue, counter);
+        counts.failed[queue].set(0_u64);
         for since in &self.since[queue] {
             since.counter.set(counter);
             since.count.set(0_u64);
@@ -390,10 +389,10 @@ impl Vi {
     }
 
     /// Counts in full what the counters have counted, and what is complete. One thread at a time, which has the queue's lock.
-    pub fn count_up(&self, queue: usize, completed: u32) {
-        let hot = &self.hot.queues[queue];
+    pub fn count_up(&self, counts: &Counts, queue: usize, completed: u32) {
+        let now = &counts.queues[queue];
         let [posted, taken] = &self.since[queue];
-        for (since, now) in [(posted, &hot.posted), (taken, &hot.taken)] {
+        for (since, now) in [(posted, &now.posted), (taken, &now.taken)] {
             let now = now.load(Ordering::Relaxed);
             let more = now.wrapping_sub(since.counter.get() as u32);
             since.count.set(since.count.get().wrapping_add(more.into()));
@@ -404,12 +403,11 @@ impl Vi {
     }
 
     /// Records an event. One thread at a time.
-    pub fn happened(&self, time: u64, kind: u64, argument: u64) {
+    pub fn happened(&self, time: u64, what: Happened) {
         let number = self.events.get();
         let place = &self.event[number as usize % EVENTS];
         place.time.set(time);
-        place.kind.set(kind);
-        place.argument.set(argument);
+        place.what.set(what.word());
         self.events.publish(number.wrapping_add(1));
     }
 
@@ -417,8 +415,6 @@ impl Vi {
     pub fn clear(&self) {
         self.handle.set(0_u64);
         let words = [
-            &self.failed_send,
-            &self.failed_recv,
             &self.errors,
             &self.events,
             &self.connections,
@@ -437,11 +433,12 @@ const _: () = {
     assert!(size_of::<Nic>() == 256);
     assert!(size_of::<Counter>() == 64);
     assert!(size_of::<Cq>() == 64);
-    assert!(size_of::<Vi>() == 4096);
-    assert!(size_of::<Event>() == 32);
-    assert!(offset_of!(Vi, event) == 1024);
-    assert!(CQS_AT == 28 << 10 && VIS_AT == 92 << 10);
-    assert!(VIS_AT.is_multiple_of(4096));
+    assert!(size_of::<Counts>() == 64);
+    assert!(size_of::<Vi>() == 1024);
+    assert!(size_of::<Event>() == 16);
+    assert!(offset_of!(Vi, event) == 512);
+    assert!(CQS_AT == 28 << 10 && COUNTS_AT == 92 << 10 && VIS_AT == 348 << 10);
+    assert!(BYTES.is_multiple_of(4096));
 };
 
 #[cfg(test)]
@@ -480,20 +477,21 @@ mod tests {
     fn counters_that_wrap_count_on() {
         // SAFETY: zeroes are a valid record.
         let vi: Box<Vi> = unsafe { Box::new(std::mem::zeroed()) };
+        let now = Counts::default();
         let start = u32::MAX - 1;
-        vi.start(1, start);
-        vi.posted(1, start.wrapping_add(5));
-        vi.taken(1, start.wrapping_add(3));
-        vi.count_up(1, start.wrapping_add(4));
+        vi.start(&now, 1, start);
+        now.posted(1, start.wrapping_add(5));
+        now.taken(1, start.wrapping_add(3));
+        vi.count_up(&now, 1, start.wrapping_add(4));
         let counts = |vi: &Vi| {
             let [posted, taken] = &vi.since[1];
             (posted.count.get(), taken.count.get(), vi.completed[1].get())
         };
         assert_eq!(counts(&vi), (5, 3, 4));
-        vi.posted(1, start.wrapping_add(9));
-        vi.count_up(1, start.wrapping_add(4));
+        now.posted(1, start.wrapping_add(9));
+        vi.count_up(&now, 1, start.wrapping_add(4));
         assert_eq!(counts(&vi), (9, 3, 4));
-        vi.start(1, 7);
+        vi.start(&now, 1, 7);
         assert_eq!(counts(&vi), (0, 0, 0));
     }
 }

@@ -402,24 +402,29 @@ fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Re
         offset_of!(layout::Vi, event)
     };
     let mut buffer = vec![0; bytes];
+    let mut counts = [0; size_of::<layout::Counts>()];
     for slot in 0..bound {
         let place = layout::VIS_AT + slot * size_of::<layout::Vi>();
         settled(source, &mut buffer, place, offset_of!(layout::Vi, sequence))?;
         let vi = Record(&buffer);
-        if vi.word(offset_of!(layout::Vi, handle)) != 0 {
-            found.push(of_vi(&vi, slot, recorders));
+        if vi.word(offset_of!(layout::Vi, handle)) == 0 {
+            continue;
         }
+        // Last: a counter that is older than what it counts from would seem to have wrapped.
+        let place = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
+        source.read(&mut counts, place)?;
+        found.push(of_vi(&vi, &Record(&counts), slot, recorders));
     }
     Ok(found)
 }
 
-fn of_vi(vi: &Record<'_>, slot: usize, recorders: bool) -> Vi {
+fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> Vi {
     let lengths = vi.word(offset_of!(layout::Vi, lengths));
     let length = |number: u32, most: u64| (lengths >> (8 * number) & 0xFF).min(most) as usize;
-    let queue = |queue: usize, failed: usize| {
-        let hot = offset_of!(layout::Vi, hot.queues) + queue * size_of::<layout::Counted>();
+    let queue = |queue: usize| {
+        let queues = offset_of!(layout::Counts, queues) + queue * size_of::<layout::Counted>();
         let now = |at: usize| {
-            let bytes = vi.bytes(hot + at, 4).try_into();
+            let bytes = counts.bytes(queues + at, 4).try_into();
             u32::from_ne_bytes(bytes.unwrap_or_default())
         };
         let count = |number: usize, now: u32| {
@@ -435,7 +440,7 @@ fn of_vi(vi: &Record<'_>, slot: usize, recorders: bool) -> Vi {
             posted: count(0, now(offset_of!(layout::Counted, posted))),
             taken,
             completed: completed.max(taken),
-            failed: vi.word(failed),
+            failed: counts.word(offset_of!(layout::Counts, failed) + 8 * queue),
         }
     };
     let event_count = vi.word(offset_of!(layout::Vi, events));
@@ -465,8 +470,8 @@ fn of_vi(vi: &Record<'_>, slot: usize, recorders: bool) -> Vi {
         remote_point: vi
             .bytes(offset_of!(layout::Vi, remote_point), length(2, 64))
             .to_vec(),
-        send: queue(0, offset_of!(layout::Vi, failed_send)),
-        recv: queue(1, offset_of!(layout::Vi, failed_recv)),
+        send: queue(0),
+        recv: queue(1),
         errors: vi.word(offset_of!(layout::Vi, errors)),
         event_count,
         events: if recorders {
@@ -486,11 +491,10 @@ fn events(vi: &Record<'_>, count: u64) -> Vec<Event> {
     let event = |number: u64| {
         let place = number as usize % EVENTS * size_of::<layout::Event>();
         let at = offset_of!(layout::Vi, event) + place;
-        let kind = vi.word(at + offset_of!(layout::Event, kind));
-        let argument = vi.word(at + offset_of!(layout::Event, argument));
+        let what = vi.word(at + offset_of!(layout::Event, what));
         Event {
             time: vi.word(at + offset_of!(layout::Event, time)),
-            happened: Happened::of(kind, argument),
+            happened: Happened::of(what),
         }
     };
     latest(count, EVENTS).map(event).collect()

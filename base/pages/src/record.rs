@@ -24,13 +24,13 @@ pub enum Happened {
     /// A descriptor of the send queue (true) or the receive queue completed with this Status, which has an error.
     Failed(bool, u32),
     /// Something of a later version: its number and argument.
-    Other(u64, u64),
+    Other(u8, u64),
 }
 
 impl Happened {
-    /// Number and argument, for the record.
-    pub fn words(self) -> (u64, u64) {
-        match self {
+    /// Number, in the low 8 bits, and argument, for the record.
+    pub fn word(self) -> u64 {
+        let (kind, argument) = match self {
             Happened::Created => (1, 0),
             Happened::State(from, to) => (2, u64::from(from) | u64::from(to) << 8),
             Happened::Requested => (3, 0),
@@ -39,14 +39,18 @@ impl Happened {
             Happened::NotConnected(status) => (6, status.into()),
             Happened::PeerEnded(orderly) => (7, orderly.into()),
             Happened::Disconnected => (8, 0),
-            Happened::Error(code, operation) => (9, u64::from(code) | u64::from(operation) << 32),
+            Happened::Error(code, operation) => {
+                (9, u64::from(code) & 0xFF_FFFF | u64::from(operation) << 24)
+            }
             Happened::Failed(send, status) => (10, u64::from(status) | u64::from(send) << 32),
             Happened::Other(kind, argument) => (kind, argument),
-        }
+        };
+        u64::from(kind) | argument << 8
     }
 
-    /// What these words say; any words say something.
-    pub fn of(kind: u64, argument: u64) -> Happened {
+    /// What this word says; any word says something.
+    pub fn of(word: u64) -> Happened {
+        let (kind, argument) = (word as u8, word >> 8);
         let (low, high) = (argument as u32, (argument >> 32) as u32);
         match kind {
             1 => Happened::Created,
@@ -57,7 +61,7 @@ impl Happened {
             6 => Happened::NotConnected(low),
             7 => Happened::PeerEnded(argument != 0),
             8 => Happened::Disconnected,
-            9 => Happened::Error(low, high),
+            9 => Happened::Error(low & 0xFF_FFFF, (argument >> 24) as u32),
             10 => Happened::Failed(high != 0, low),
             _ => Happened::Other(kind, argument),
         }
@@ -80,13 +84,12 @@ mod tests {
             Happened::PeerEnded(true),
             Happened::PeerEnded(false),
             Happened::Disconnected,
-            Happened::Error(10, 0x0002_0000),
+            Happened::Error(10, 0x8002_0000),
             Happened::Failed(true, 0x0001_0021),
             Happened::Failed(false, 3),
             Happened::Other(99, 7),
         ] {
-            let (kind, argument) = happened.words();
-            assert_eq!(Happened::of(kind, argument), happened);
+            assert_eq!(Happened::of(happened.word()), happened);
         }
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vipl_pages::layout::{
-    self, BYTES, COUNTERS, COUNTERS_AT, CQS, CQS_AT, NICS, NICS_AT, VIS, VIS_AT,
+    self, BYTES, COUNTERS, COUNTERS_AT, COUNTS_AT, CQS, CQS_AT, NICS, NICS_AT, VIS, VIS_AT,
 };
 use vipl_sys::clock::now_ns;
 use vipl_sys::table;
@@ -37,6 +37,7 @@ pub(crate) struct Pages {
 struct Scratch {
     nic: layout::Nic,
     cq: layout::Cq,
+    counts: layout::Counts,
     vi: layout::Vi,
     process: layout::Process,
 }
@@ -133,18 +134,18 @@ impl Pages {
         record.unwrap_or(&scratch().cq)
     }
 
-    /// The record of a new VI.
-    pub(crate) fn vi(&self, handle: usize) -> &'static layout::Vi {
+    /// The records of a new VI: the data path's, and the rest.
+    pub(crate) fn vi(&self, handle: usize) -> (&'static layout::Counts, &'static layout::Vi) {
         let slot = slot(handle);
-        let record = self.of_table(slot, VIS, VIS_AT);
-        match record {
-            Some(record) => {
+        let counts = self.of_table(slot, VIS, COUNTS_AT);
+        match counts.zip(self.of_table(slot, VIS, VIS_AT)) {
+            Some(records) => {
                 self.process().vi_bound.raise(slot as u64 + 1);
-                record
+                records
             }
             None => {
                 self.process().vis_left_out.add(1);
-                &scratch().vi
+                (&scratch().counts, &scratch().vi)
             }
         }
     }

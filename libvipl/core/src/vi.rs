@@ -79,8 +79,8 @@ pub(crate) struct Vi {
     pub(crate) post_send: unsafe extern "C" fn(*mut vipl_vi),
     pub(crate) post_recv: unsafe extern "C" fn(*mut vipl_vi),
     progress: unsafe extern "C" fn(*mut vipl_vi),
-    /// What `vipstat` sees of it.
-    pub(crate) page: &'static layout::Vi,
+    /// What `vipstat` sees of the data path.
+    pub(crate) counts: &'static layout::Counts,
     pub(crate) handle: VIP_VI_HANDLE,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
@@ -88,6 +88,8 @@ pub(crate) struct Vi {
     /// Its slot; set when it is made.
     slot: Option<&'static Slot<Vi>>,
     pub(crate) check_descriptor: bool,
+    /// What `vipstat` sees of the rest.
+    pub(crate) page: &'static layout::Vi,
     pub(crate) nic: Arc<Nic>,
     attributes: VIP_VI_ATTRIBUTES,
     user_data: VIP_PVOID,
@@ -220,9 +222,7 @@ impl Vi {
     /// Records an event.
     #[cold]
     pub(crate) fn happened(&self, what: Happened) {
-        let (kind, argument) = what.words();
-        self.page
-            .happened(self.nic.process.pages().tick(), kind, argument);
+        self.page.happened(self.nic.process.pages().tick(), what);
     }
 
     /// Raises an asynchronous error about this VI (table of spec §11).

@@ -295,11 +295,11 @@ fn hostile_files_are_reported_and_harmless() {
     symlink("/etc/passwd", path(3)).expect("a link");
     let mut pages = vec![0xFF; 1 << 20];
     pages[..8].copy_from_slice(b"VIPLPAGE");
-    pages[8..16].copy_from_slice(&1_u64.to_ne_bytes());
+    pages[8..16].copy_from_slice(&vipl_pages::layout::LAYOUT.to_ne_bytes());
     fs::write(path(4), &pages).expect("a file");
     let mut terminal = vec![0; 1 << 20];
     terminal[..8].copy_from_slice(b"VIPLPAGE");
-    terminal[8..16].copy_from_slice(&1_u64.to_ne_bytes());
+    terminal[8..16].copy_from_slice(&vipl_pages::layout::LAYOUT.to_ne_bytes());
     let program = vipl_pages_program();
     terminal[program..program + 8].copy_from_slice(b"\x1b[2J\nxyz");
     fs::write(path(5), &terminal).expect("a file");

@@ -1,7 +1,7 @@
 use vipl_sys::random::nth;
 
 use super::*;
-use crate::layout::{BYTES, COUNTERS_AT, CQS_AT, NICS_AT, VIS_AT};
+use crate::layout::{BYTES, COUNTERS_AT, COUNTS_AT, CQS_AT, NICS_AT, VIS_AT};
 
 /// Zeroed pages of a process, as the library writes them.
 struct Pages(Vec<u64>);
@@ -36,6 +36,10 @@ impl Pages {
     fn vi(&self, slot: usize) -> &layout::Vi {
         self.at(VIS_AT + slot * size_of::<layout::Vi>())
     }
+
+    fn counts(&self, slot: usize) -> &layout::Counts {
+        self.at(COUNTS_AT + slot * size_of::<layout::Counts>())
+    }
 }
 
 #[test]
@@ -61,16 +65,16 @@ fn what_a_process_publishes_is_read() {
     let counter: &layout::Counter = pages.at(COUNTERS_AT);
     counter.name.set(b"sim.frames_sent");
     counter.value.set(12_u64);
-    let vi = pages.vi(2);
+    let (vi, counts) = (pages.vi(2), pages.counts(2));
     vi.handle.set(8_u64);
     vi.lengths.set(3_u64 << 16);
     vi.remote_point.set(b"abc");
-    vi.start(0, u32::MAX);
-    vi.posted(0, 1);
-    vi.taken(0, 0);
+    vi.start(counts, 0, u32::MAX);
+    counts.posted(0, 1);
+    counts.taken(0, 0);
+    counts.failed[0].add(1);
     for number in 0..40 {
-        let (kind, argument) = Happened::Connected(number).words();
-        vi.happened(number.into(), kind, argument);
+        vi.happened(number.into(), Happened::Connected(number));
     }
 
     let read = Snapshot::read(pages.bytes(), true).unwrap();
@@ -89,8 +93,13 @@ fn what_a_process_publishes_is_read() {
     let vi = &read.vis[0];
     assert_eq!((vi.slot, vi.send.depth(), vi.recv.depth()), (2, 1, 0));
     assert_eq!(
-        (vi.send.posted, vi.send.taken, vi.send.completed),
-        (2, 1, 1)
+        (
+            vi.send.posted,
+            vi.send.taken,
+            vi.send.completed,
+            vi.send.failed
+        ),
+        (2, 1, 1, 1)
     );
     assert_eq!(vi.remote_point, b"abc");
     assert_eq!(vi.events.len(), EVENTS);
@@ -119,7 +128,7 @@ fn a_file_that_is_no_pages_or_is_cut_short_is_an_error() {
     process.layout.set(LAYOUT + 1);
     assert!(matches!(
         Snapshot::read(pages.bytes(), true),
-        Err(Unreadable::Layout(2))
+        Err(Unreadable::Layout(other)) if other == LAYOUT + 1
     ));
     process.magic.set(0_u64);
     assert!(matches!(

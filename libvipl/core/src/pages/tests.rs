@@ -5,6 +5,7 @@ use std::path::Path;
 use vipl_pages::{Snapshot, folder, life, read};
 
 use super::*;
+use vipl_pages::record::Happened;
 
 /// A folder in memory; `None` where there is none.
 fn place() -> Option<tempfile::TempDir> {
@@ -80,8 +81,8 @@ fn nothing_is_published_where_that_is_forbidden_or_impossible() {
     ] {
         let pages = Pages::new(&settings);
         assert!(pages.file.is_none());
-        pages.vi(4).posted(0, 1);
-        assert_eq!(pages.vi(4).hot.queues[0].posted.load(Ordering::Relaxed), 1);
+        pages.vi(4).0.posted(0, 1);
+        assert_eq!(pages.vi(4).0.queues[0].posted.load(Ordering::Relaxed), 1);
         pages.end();
     }
     assert_eq!(read_dir(place.path()).unwrap().count(), 0);
@@ -90,12 +91,12 @@ fn nothing_is_published_where_that_is_forbidden_or_impossible() {
 #[test]
 fn objects_beyond_the_tables_share_a_record() {
     let pages = Pages::new(&settings("off"));
-    let far = pages.vi(VIS + 5);
-    assert!(std::ptr::eq(far, pages.vi(VIS + 6)));
+    let far = pages.vi(VIS + 5).1;
+    assert!(std::ptr::eq(far, pages.vi(VIS + 6).1));
     assert_eq!(pages.process().vis_left_out.get(), 2);
     pages.vi_destroyed(far);
     assert_eq!(pages.process().vis_left_out.get(), 1);
-    assert!(!std::ptr::eq(far, pages.vi(VIS - 1)));
+    assert!(!std::ptr::eq(far, pages.vi(VIS - 1).1));
     assert_eq!(pages.process().vi_bound.get(), VIS as u64);
 }
 
@@ -152,11 +153,13 @@ fn a_page_that_cannot_be_had_is_replaced() {
         .write(true)
         .open(&path)
         .unwrap()
-        .set_len(VIS_AT as u64)
+        .set_len(COUNTS_AT as u64)
         .unwrap();
-    let vi = pages.vi(9);
-    vi.posted(1, 1);
-    assert_eq!(vi.hot.queues[1].posted.load(Ordering::Relaxed), 1);
+    let (counts, vi) = pages.vi(9);
+    counts.posted(1, 1);
+    assert_eq!(counts.queues[1].posted.load(Ordering::Relaxed), 1);
+    vi.happened(7, Happened::Created);
+    assert_eq!(vi.events.get(), 1);
 }
 
 #[test]

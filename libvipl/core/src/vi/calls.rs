@@ -121,6 +121,7 @@ fn insert(
     };
     let handle = VIS
         .insert(&nic.process.vis, |handle| {
+            let (counts, page) = nic.process.pages().vi(handle.addr());
             let mut vi = Vi {
                 abi: vipl_vi {
                     context: std::ptr::null_mut(),
@@ -143,7 +144,8 @@ fn insert(
                 recv: WorkQueue::new(recv_cq),
                 check_descriptor: nic.process.settings.check_descriptor_memory(),
                 handle,
-                page: nic.process.pages().vi(handle.addr()),
+                counts,
+                page,
                 slot: None,
                 nic: nic.clone(),
                 attributes: *attributes,

@@ -32,13 +32,13 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     let mut woken = false;
     let mut notified = Vec::new();
     let mut failed = Vec::new();
-    let page = vi.page;
+    let counts = vi.counts;
     let (queue, own) = vi.queue(which);
     while queue.completed != queue.taken {
         let Some(waiter) = own.waiters.next() else {
             break;
         };
-        let entry = take(queue, which, page);
+        let entry = take(queue, which, counts);
         if entry.status & VIP_STATUS_ERROR_MASK != 0 {
             failed.push(entry);
         }

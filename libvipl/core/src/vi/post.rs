@@ -89,7 +89,7 @@ fn add(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, memory: VIP_M
     };
     queue.posted = queue.posted.wrapping_add(1);
     let posted = queue.posted;
-    vi.page.posted(which.number(), posted);
+    vi.counts.posted(which.number(), posted);
     true
 }
 

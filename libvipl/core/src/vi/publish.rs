@@ -14,8 +14,8 @@ impl Vi {
         });
         let cq = |cq: &WorkQueue| cq.cq.map_or(0, |slot| slot.name() as u64);
         page.sequence.change(|| {
-            page.start(0, self.abi.send.posted);
-            page.start(1, self.abi.recv.posted);
+            page.start(self.counts, 0, self.abi.send.posted);
+            page.start(self.counts, 1, self.abi.recv.posted);
             page.nic.set(handle(self.nic.handle));
             page.send_cq.set(cq(&self.send));
             page.recv_cq.set(cq(&self.recv));
@@ -94,7 +94,8 @@ impl Vi {
     /// Counts in full. For threads of the library, beside the data path.
     #[cold]
     pub(crate) fn publish_completed(&self) {
-        self.page.count_up(0, self.abi.send.completed);
-        self.page.count_up(1, self.abi.recv.completed);
+        let counts = self.counts;
+        self.page.count_up(counts, 0, self.abi.send.completed);
+        self.page.count_up(counts, 1, self.abi.recv.completed);
     }
 }

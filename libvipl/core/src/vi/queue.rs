@@ -140,7 +140,7 @@ pub(super) fn entry(queue: &vipl_queue, number: u32) -> *mut vipl_entry {
 pub(super) fn take_good(
     queue: &mut vipl_queue,
     which: Which,
-    page: &layout::Vi,
+    counts: &layout::Counts,
 ) -> Option<*mut VIP_DESCRIPTOR> {
     let place = entry(queue, queue.taken);
     // SAFETY: as in `take`.
@@ -149,14 +149,14 @@ pub(super) fn take_good(
         return None;
     }
     queue.taken = queue.taken.wrapping_add(1);
-    page.taken(which.number(), queue.taken);
+    counts.taken(which.number(), queue.taken);
     // SAFETY: as above.
     Some(unsafe { (&raw const (*place).descriptor).read_volatile() })
 }
 
 /// Removes the oldest entry, which the caller has seen to be complete.
 #[inline(always)]
-pub(super) fn take(queue: &mut vipl_queue, which: Which, page: &layout::Vi) -> vipl_entry {
+pub(super) fn take(queue: &mut vipl_queue, which: Which, counts: &layout::Counts) -> vipl_entry {
     let place = entry(queue, queue.taken);
     // SAFETY: `taken` is below `completed`. Each field is loaded separately, as it was stored: one wide load
     // right after narrow stores would have to wait for them.
@@ -168,19 +168,11 @@ pub(super) fn take(queue: &mut vipl_queue, which: Which, page: &layout::Vi) -> v
         }
     };
     queue.taken = queue.taken.wrapping_add(1);
-    page.taken(which.number(), queue.taken);
+    counts.taken(which.number(), queue.taken);
     if entry.status & VIP_STATUS_ERROR_MASK != 0 {
-        count_failed(which, page);
+        counts.failed[which.number()].add(1);
     }
     entry
-}
-
-#[cold]
-fn count_failed(which: Which, page: &layout::Vi) {
-    match which {
-        Which::Send => page.failed_send.add(1),
-        Which::Recv => page.failed_recv.add(1),
-    }
 }
 
 /// The layout of a ring, aligned to a cache line.
@@ -275,8 +267,7 @@ mod tests {
 
     #[test]
     fn entries_keep_their_order_when_the_ring_grows() {
-        // SAFETY: zeroes are a valid record.
-        let page: Box<layout::Vi> = unsafe { Box::new(std::mem::zeroed()) };
+        let counts = layout::Counts::default();
         let mut queue = ring();
         let mut number = 0;
         for room in [4, 8, 16, 32, 64] {
@@ -290,10 +281,10 @@ mod tests {
         }
         assert!(matches!(grow(&mut queue, 64), Err(Full::Limit)));
         for expected in 1..=64 {
-            let entry = take(&mut queue, Which::Recv, &page);
+            let entry = take(&mut queue, Which::Recv, &counts);
             assert_eq!(entry.descriptor.addr(), expected * 64);
             assert_eq!(entry.status, expected as u32);
-            let taken = page.hot.queues[1]
+            let taken = counts.queues[1]
                 .taken
                 .load(std::sync::atomic::Ordering::Relaxed);
             assert_eq!(taken, queue.taken);

@@ -22,8 +22,8 @@ use crate::{bug, clock};
 /// Removes the oldest descriptor, which is complete, for a caller.
 #[inline(always)]
 fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
-    let page = vi.page;
-    let entry = take(vi.queue(which).0, which, page);
+    let counts = vi.counts;
+    let entry = take(vi.queue(which).0, which, counts);
     if entry.status & VIP_STATUS_ERROR_MASK != 0 {
         return failed(vi, which, entry.descriptor, entry.status);
     }
@@ -59,9 +59,9 @@ impl Owned {
     /// Removes the oldest descriptor, if it is complete without an error.
     #[inline(always)]
     pub fn take(&mut self, which: Which) -> Option<*mut VIP_DESCRIPTOR> {
-        let page = self.0.page;
+        let counts = self.0.counts;
         let (queue, _) = self.0.queue(which);
-        (queue.completed != queue.taken).then(|| take_good(queue, which, page))?
+        (queue.completed != queue.taken).then(|| take_good(queue, which, counts))?
     }
 
     /// Removes the oldest descriptor, if it is complete or progress completes it. `None`: it has failed, and
@@ -70,8 +70,8 @@ impl Owned {
     pub fn poll(mut self, which: Which) -> Option<Dequeued> {
         match look(&mut self.0, which) {
             Found::Complete => {
-                let page = self.0.page;
-                take_good(self.0.queue(which).0, which, page).map(|descriptor| Dequeued {
+                let counts = self.0.counts;
+                take_good(self.0.queue(which).0, which, counts).map(|descriptor| Dequeued {
                     result: VIP_RETURN::VIP_SUCCESS,
                     descriptor,
                 })
