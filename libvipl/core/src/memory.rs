@@ -29,6 +29,8 @@ use vipl_plugin_abi::vipl_nic_info;
 pub(crate) struct Memory {
     pub(crate) regions: Regions,
     pub(crate) ptags: Ptags,
+    /// Calls of VipSetMemAttributes between their two looks at the tables.
+    changing: u32,
 }
 
 impl Memory {
@@ -37,6 +39,7 @@ impl Memory {
         Memory {
             regions: Regions::new(info.regions, info.regions_max, seed),
             ptags: Ptags::new(seed, info.ptags_max),
+            changing: 0,
         }
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn register_on(
         return Err(Error::InvalidParameter);
     }
     let mut memory = nic.memory.lock();
-    let Memory { regions, ptags } = &mut *memory;
+    let Memory { regions, ptags, .. } = &mut *memory;
     if regions.bytes() + length > nic.info.register_bytes_max {
         log::warn!(
             target: "mem",
@@ -206,7 +206,7 @@ pub fn deregister(
     let nic = nic::resolve(nic)?;
     let base = address.addr() as u64;
     let unknown = |why| no_region("VipDeregisterMem", address, handle, &why);
-    let bytes = {
+    let (bytes, changing) = {
         let mut memory = nic.memory.lock();
         let (tag, bytes) = memory.regions.remove(handle, base).map_err(unknown)?;
         memory.ptags.release(tag);
@@ -214,16 +214,15 @@ pub fn deregister(
             memory.regions.free(handle);
         }
         nic.publish_memory(&memory);
-        bytes
+        (bytes, memory.changing > 0)
     };
     quiesce(&nic);
     if let Some(region_remove) = nic.ops.region_remove {
-        {
-            // Waits for a change of its access in progress, and prevents further ones.
-            let _in_order = nic.region_changes.lock();
-            // SAFETY: the NIC is open.
-            unsafe { region_remove(nic.abi(), handle) };
-        }
+        // Waits for a change of its access in progress; none can begin any more.
+        let in_order = changing.then(|| nic.region_changes.lock());
+        // SAFETY: the NIC is open.
+        unsafe { region_remove(nic.abi(), handle) };
+        drop(in_order);
         nic.memory.lock().regions.free(handle);
     }
     nic.process.allocated.release(base..base + bytes);
@@ -305,12 +304,15 @@ pub fn set_attributes(
     let unknown = |why| no_region("VipSetMemAttributes", address, handle, &why);
     let in_order = nic.region_changes.lock();
     let (range, access) = {
-        let Memory { regions, ptags } = &mut *nic.memory.lock();
-        let range = regions.range(handle, at).map_err(unknown)?;
-        (range, take_access(&nic, ptags, Some(attributes))?)
+        let memory = &mut *nic.memory.lock();
+        let range = memory.regions.range(handle, at).map_err(unknown)?;
+        let access = take_access(&nic, &mut memory.ptags, Some(attributes))?;
+        memory.changing += 1;
+        (range, access)
     };
     let added = add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access);
     let mut memory = nic.memory.lock();
+    memory.changing -= 1;
     let changed = added.and_then(|()| {
         let set = memory.regions.set_access(handle, at, access);
         set.map_err(unknown)
