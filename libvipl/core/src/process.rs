@@ -115,11 +115,12 @@ extern "C" fn process_ends() {
 
 type Root = AtomicPtr<Process>;
 
+static PAGE: Page<Root> = Page {
+    content: Root::new(std::ptr::null_mut()),
+};
+
 /// The page with the pointer; and the error if a fork does not wipe it.
 fn root() -> (&'static Root, Option<&'static io::Error>) {
-    static PAGE: Page<Root> = Page {
-        content: Root::new(std::ptr::null_mut()),
-    };
     static WIPED: OnceLock<io::Result<()>> = OnceLock::new();
     let wiped = WIPED.get_or_init(|| {
         let page = (&raw const PAGE).cast_mut().cast();
@@ -133,13 +134,16 @@ fn root() -> (&'static Root, Option<&'static io::Error>) {
 static REACHABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process's state, made at the first call.
+#[inline]
 pub(crate) fn get() -> &'static Process {
+    // SAFETY: NULL, or set once from a leaked box.
+    let current = unsafe { PAGE.content.load(Ordering::Acquire).as_ref() };
+    current.unwrap_or_else(make)
+}
+
+#[cold]
+fn make() -> &'static Process {
     let (root, not_wiped) = root();
-    let current = root.load(Ordering::Acquire);
-    if !current.is_null() {
-        // SAFETY: set once from a leaked box.
-        return unsafe { &*current };
-    }
     let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ clock::now_ns() as u32;
     let settings = Arc::new(Settings::load());
     logger::install(&settings);
