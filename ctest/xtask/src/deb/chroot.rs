@@ -12,7 +12,7 @@ use crate::workspace::{output, run as run_program};
 const RELEASE: &str = "bookworm";
 /// What the packages depend on, and what a user has who compiles a program.
 const PACKAGES: &str =
-    "gcc,libc6-dev,libfabric1,libgcc-s1,pkg-config,systemd-standalone-sysusers,util-linux";
+    "gcc,libc6-dev,libfabric1,libgcc-s1,pkg-config,python3,systemd-standalone-sysusers,util-linux";
 /// The same for 32-bit programs beside them.
 const PACKAGES_I386: &str = "gcc-multilib,libc6:i386,libgcc-s1:i386";
 /// How long an archive of the folder is as good as a fresh one.
@@ -30,7 +30,9 @@ impl Chroot {
         if with_i386 {
             architectures.push_str(",i386");
         }
-        let archive = folder.join(format!("{RELEASE}-{architectures}.tar"));
+        // Another list of packages is another archive.
+        let name = format!("{RELEASE}-{architectures}-{}.tar", PACKAGES.len());
+        let archive = folder.join(name);
         let modified = archive.metadata().and_then(|file| file.modified());
         let is_recent = |time: SystemTime| time.elapsed().is_ok_and(|age| age < ARCHIVE_TIME_MAX);
         if modified.is_ok_and(is_recent) {

@@ -50,6 +50,11 @@ tester 'ldd ./hello-archive' | grep libvipl && fail "the archive's program needs
 tester './hello-archive' | grep -q '^27 bytes' || fail "the archive's program"
 echo "trial: the same with the archive"
 
+said=$(tester "python3 -c 'import vipl; print(len(vipl.open().alloc(64)))'") || fail "python3: $said"
+[ "$said" = 64 ] || fail "python3 said $said"
+python3 -c 'import vipl; vipl.strerror(0)' || fail "python3 as root"
+echo "trial: the Python package"
+
 if [ -d /trial/beside ]; then
     dpkg --install /trial/beside/*.deb >/tmp/dpkg.log || { cat /tmp/dpkg.log; fail "dpkg --install of i386"; }
     tester 'cc -m32 /usr/share/doc/vipl-doc/examples/hello.c -o hello32 -lvipl'

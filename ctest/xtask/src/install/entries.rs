@@ -31,6 +31,15 @@ const DOCUMENTS: [&str; 6] = [
 const EXAMPLES: &str = "examples";
 const OF_EXAMPLES: [&str; 4] = ["c", "h", "md", "Makefile"];
 
+/// The Python package, below the prefix where Debian's interpreters look for packages, and what shows how to use it.
+const PYTHON: &str = "python/vipl";
+const PYTHON_FOLDER: &str = "lib/python3/dist-packages/vipl";
+const PYTHON_EXAMPLES: [(&str, &str); 3] = [
+    ("python/examples", "py"),
+    ("python/notebooks", "ipynb"),
+    ("python/notebooks", "py"),
+];
+
 /// Files of the source in which the place is put, and where below LIBDIR they go.
 const OF_LIBRARY: [(&str, &str); 4] = [
     ("pkgconfig/vipl.pc.in", "pkgconfig/vipl.pc"),
@@ -150,9 +159,31 @@ pub(super) fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Res
             }
         }
     }
+    let mut python = files_of(PYTHON, "py", &prefix.join(PYTHON_FOLDER))?;
+    python.extend(files_of(PYTHON, "typed", &prefix.join(PYTHON_FOLDER))?);
+    for (folder, extension) in PYTHON_EXAMPLES {
+        let to = documents.join(EXAMPLES).join("python");
+        python.extend(files_of(folder, extension, &to)?);
+    }
+    for (from, to) in python {
+        add(Source::File(from), to, 0o644);
+    }
     let list = Source::Text(sbom::document(workspace)?);
     add(list, documents.join("vipl.spdx.json"), 0o644);
     Ok(entries)
+}
+
+/// The files of a folder of the source with this extension, with their places in `to`.
+fn files_of(folder: &str, extension: &str, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut files = Vec::new();
+    for found in fs::read_dir(root().join(folder))? {
+        let file = found?.path();
+        if file.extension().is_some_and(|found| found == extension) {
+            let name = file.file_name().ok_or("a file without a name")?;
+            files.push((file.clone(), to.join(name)));
+        }
+    }
+    Ok(files)
 }
 
 /// The folder of the examples and those inside of it that are not crates.

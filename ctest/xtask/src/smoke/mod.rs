@@ -71,6 +71,7 @@ pub(crate) fn run(options: &Options) -> Result {
     consumers::gdb(&bench)?;
     bench.tool()?;
     bench.manual()?;
+    bench.python()?;
     bench.job()?;
     packages::check(&prefix, files(&prefix)?.iter().map(PathBuf::as_path))?;
     uninstall::run(&uninstall::Options { place: place() })?;
@@ -139,6 +140,25 @@ impl Bench<'_> {
             }
         }
         println!("man: pages found");
+        Ok(())
+    }
+
+    /// The installed Python package finds the installed library by itself.
+    fn python(&self) -> Result {
+        const TEXT: &str = "import vipl; nic = vipl.open(); print(len(nic.alloc(64)), vipl.describe('version')['path'])";
+        if !have("python3") {
+            println!("SKIP the Python package: python3 is not installed");
+            return Ok(());
+        }
+        let mut command = Command::new("python3");
+        command.args(["-B", "-c", TEXT]);
+        command.env("PYTHONPATH", self.prefix.join("lib/python3/dist-packages"));
+        let text = output(self.environment(&mut command).env_remove("LD_LIBRARY_PATH"))?;
+        let library = self.prefix.join("lib/libvipl.so.1").canonicalize()?;
+        if text.trim() != format!("64 {}", library.display()) {
+            return Err(format!("the Python package said {text}").into());
+        }
+        println!("python3: {}", text.trim());
         Ok(())
     }
 

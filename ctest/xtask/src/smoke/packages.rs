@@ -12,8 +12,8 @@ const NOT_DEBIAN: [&str; 2] = [
     "/usr/share/doc/vipl/LICENSE-*",
     "/usr/etc/vipl/vipl.conf.sample",
 ];
-/// The sample, whose place the macro `configuration` has.
-const NOT_RPM: [&str; 1] = ["/usr/etc/vipl/vipl.conf.sample"];
+/// The sample, whose place the macro `configuration` has; and the Python package, which is where only Debian looks.
+const NOT_RPM: [&str; 2] = ["/usr/etc/vipl/vipl.conf.sample", "/usr/lib/python3"];
 
 /// RPM's macros for folders.
 const MACROS: [(&str, &str); 10] = [
