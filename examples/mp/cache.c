@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "cache.h"
+#include "job.h"
 #include "mp.h"
 
 enum { REGIONS = 64, PAGE = 4096 };

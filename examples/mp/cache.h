@@ -6,10 +6,6 @@
 #include <stddef.h>
 #include <vipl.h>
 
-/* A call that must succeed; otherwise the job ends, with the meaning of its code. */
-#define MUST(call) mp_must((call), #call)
-void mp_must(VIP_RETURN result, const char *call);
-
 void cache_open(VIP_NIC_HANDLE nic, VIP_PROTECTION_HANDLE tag);
 void cache_close(void);
 

@@ -1,4 +1,4 @@
-/* What the engine of mp and the start of a job share. */
+/* What the engine of mp shares with its start and end. */
 
 #ifndef INSIDE_H
 #define INSIDE_H
@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <vipl.h>
 #include "cache.h"
+#include "job.h"
 #include "mp.h"
 
 enum {
@@ -86,11 +87,8 @@ typedef struct {
 } peer;
 
 extern struct mp {
-    VIP_NIC_HANDLE nic;
-    VIP_PROTECTION_HANDLE tag;
-    VIP_NIC_ATTRIBUTES attributes;
     VIP_CQ_HANDLE cq;
-    int rank, size, finishing, leaving;
+    int finishing, leaving;
     peer *peers, *last; /* the one that a message came from last */
     uint32_t next_id;
     int writing;        /* sends of all peers that have GO and are not complete */

@@ -10,10 +10,8 @@
  */
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <vipl_ext.h>
 #include "inside.h"
 
 struct mp mp;
@@ -22,17 +20,7 @@ void mp_fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "rank %d: ", mp.rank);
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "\n");
-    va_end(arguments);
-    exit(1);
-}
-
-void mp_must(VIP_RETURN result, const char *call)
-{
-    if (result != VIP_SUCCESS)
-        mp_fail("%s:\n    %s", call, vipl_strerror((int)result));
+    job_fail_with(format, arguments);
 }
 
 void *mp_allocate(size_t bytes)
@@ -44,8 +32,8 @@ void *mp_allocate(size_t bytes)
     return memory;
 }
 
-int mp_rank(void) { return mp.rank; }
-int mp_size(void) { return mp.size; }
+int mp_rank(void) { return job.rank; }
+int mp_size(void) { return job.size; }
 
 /* ---- sending ------------------------------------------------------------------------------------------------ */
 
@@ -138,7 +126,7 @@ static void transmit(peer *p, const head *h, const void *data, size_t bytes)
         p->credits--;
         post_message(p, h, data, bytes);
     } else {
-        packet *waiting = keep(mp.rank, h, data, bytes);
+        packet *waiting = keep(job.rank, h, data, bytes);
         APPEND(&p->held, waiting);
     }
 }
@@ -162,7 +150,7 @@ static void write_data(peer *p)
     while (p->posted != p->taken && reap(p))
         continue;
     while ((r = p->writing.first) != NULL && p->posted - p->taken < WRITES) {
-        size_t left = r->bytes - r->posted, most = mp.attributes.MaxTransferSize;
+        size_t left = r->bytes - r->posted, most = job.attributes.MaxTransferSize;
         VIP_UINT32 bytes = (VIP_UINT32)(left < most ? left : most);
         slot *s = next_slot(p);
 
@@ -306,8 +294,8 @@ static void progress(void)
     int i;
 
     if (mp.writing > 0)
-        for (i = 0; i < mp.size; i++)
-            if (i != mp.rank)
+        for (i = 0; i < job.size; i++)
+            if (i != job.rank)
                 write_data(&mp.peers[i]);
     result = VipCQDone(mp.cq, &vi, &is_receive);
     if (result == VIP_NOT_DONE)
@@ -336,15 +324,15 @@ static mp_request *create_request(const void *data, size_t bytes, int peer, int 
 
 static void check_rank(int rank)
 {
-    if (rank < 0 || rank >= mp.size)
-        mp_fail("there is no rank %d of %d", rank, mp.size);
+    if (rank < 0 || rank >= job.size)
+        mp_fail("there is no rank %d of %d", rank, job.size);
 }
 
 /* Sends a message that is copied. */
 static void send_eager(const void *data, size_t bytes, int to, int tag)
 {
     head h = {DATA, 0, tag, (uint32_t)bytes, 0};
-    if (to == mp.rank)
+    if (to == job.rank)
         offer(to, &h, data);
     else
         transmit(&mp.peers[to], &h, data, bytes);
@@ -356,7 +344,7 @@ mp_request *mp_start_send(const void *data, size_t bytes, int to, int tag)
     check_rank(to);
     if (bytes > UINT32_MAX)
         mp_fail("a message has up to 4 GiB");
-    if (bytes <= EAGER || to == mp.rank) {
+    if (bytes <= EAGER || to == job.rank) {
         send_eager(data, bytes, to, tag);
         r->done = 1;
     } else {
@@ -411,7 +399,7 @@ void mp_send(const void *data, size_t bytes, int to, int tag)
         return;
     }
     /* One that sends faster than its peer receives waits here, and needs no memory. */
-    while (to != mp.rank && mp.peers[to].credits == 0)
+    while (to != job.rank && mp.peers[to].credits == 0)
         progress();
     send_eager(data, bytes, to, tag);
 }
