@@ -67,6 +67,8 @@ fn examples_find_other_hosts_by_name() {
         ("ring", "ring: 4 ranks, "),
         ("alltoall", ", every byte is right"),
         ("farm", "farm: 300 results of 3 workers"),
+        ("histogram", "400000 bytes are counted as by one process"),
+        ("dsm_stress", "seeds 1 to 5 are those of one process"),
     ] {
         let path = examples().join(program).display().to_string();
         let job = |first| {

@@ -1,5 +1,7 @@
 //! The programs of `examples/`, built by their Makefile as a user builds them.
 
+mod dsm;
+
 use vipl_ctest::{Finished, Run, Started, examples};
 
 /// What each small program is run on.
