@@ -48,8 +48,6 @@ int main(int argc, char **argv)
     printf("waiting at \"%s\" on %s\n", POINT, device_name(argc, argv));
     fflush(stdout);
     for (served = 0; clients == 0 || served < clients; served++) {
-        VIP_DESCRIPTOR *done;
-
         /* Before the connection: the client may send at once. */
         post_receive(vi, memory, 0);
         post_receive(vi, memory, 1);
@@ -57,11 +55,7 @@ int main(int argc, char **argv)
         printf("client %d: %d messages\n", served + 1, echo(vi, memory));
         fflush(stdout);
         MUST(VipDisconnect(vi));
-        /* What was flushed has to be taken before it can be posted again. */
-        while (VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done != NULL)
-            continue;
-        while (VipSendDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done != NULL)
-            continue;
+        drain(vi); /* what was flushed has to be taken before it can be posted again */
     }
     MUST(VipDestroyVi(vi));
     MUST(VipDeregisterMem(opened.nic, &m, memory));

@@ -181,6 +181,18 @@ static inline void post_and_wait(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, VIP_MEM_HA
     MUST(VipSendWait(vi, VIP_INFINITE, &done));
 }
 
+/* Takes everything that is left off the queues of a VI after VipDisconnect: before it is destroyed, or connected again. */
+static inline void drain(VIP_VI_HANDLE vi)
+{
+    VIP_DESCRIPTOR *done;
+    do
+        (void)VipRecvDone(vi, &done);
+    while (done != NULL);
+    do
+        (void)VipSendDone(vi, &done);
+    while (done != NULL);
+}
+
 /* The device named by the first argument, or the loopback device. */
 static inline const char *device_name(int argc, char **argv)
 {

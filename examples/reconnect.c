@@ -64,19 +64,6 @@ static void connect_again(device *opened, VIP_VI_HANDLE vi)
     MUST(result);
 }
 
-/* Puts the VI back into the state Idle, and takes what the failure has flushed. */
-static void take_back(VIP_VI_HANDLE vi)
-{
-    VIP_DESCRIPTOR *done;
-    MUST(VipDisconnect(vi));
-    do
-        (void)VipRecvDone(vi, &done);
-    while (done != NULL);
-    do
-        (void)VipSendDone(vi, &done);
-    while (done != NULL);
-}
-
 /* Asks one question; false if the connection is lost. */
 static int ask(VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory, VIP_UINT32 number)
 {
@@ -124,7 +111,8 @@ int main(int argc, char **argv)
             }
             number++;
         }
-        take_back(vi);
+        MUST(VipDisconnect(vi));
+        drain(vi); /* what the failure has flushed */
     }
     printf("%d answers over %d connections\n", QUESTIONS, connections);
     waitpid(server, &status, 0);
