@@ -176,6 +176,18 @@ pub fn example_in_rust() -> &'static Path {
     })
 }
 
+/// The folder with `vipinfo` and `vip_pingpong`, for tests outside of their package.
+pub fn tools_dir() -> &'static Path {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let _lock = FileLock::take();
+        if std::env::var_os("CTEST_NO_BUILD").is_none() {
+            build([&"vipl-tools".to_owned()].into_iter());
+        }
+    });
+    profile_dir()
+}
+
 fn build<'a>(packages: impl Iterator<Item = &'a String>) {
     let target = profile_dir().parent().expect("a target folder");
     let status = Command::new(env!("CARGO"))
