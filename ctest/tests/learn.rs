@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vipl_ctest::{Finished, Run, find_tool, headers, library_dir, source, tools_dir, work_dir};
 
@@ -114,7 +114,7 @@ fn plain_word(word: &str) -> String {
     let place = word.find(".c:").or_else(|| word.find(".h:"));
     let folders = place.and_then(|place| word[..place].rfind('/'));
     let word = &word[folders.map_or(0, |last| last + 1)..];
-    let number = word.trim_end_matches([',', ';', ')']);
+    let number = word.trim_end_matches([',', ';', ':', ')']);
     let rest = &word[number.len()..];
     let is_hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
     let is_decimal = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -288,6 +288,53 @@ fn nothing_is_left_out() {
         let shows = |text: &String| text.contains(&format!("]({picture})"));
         assert!(texts.iter().any(shows), "no page has {picture}");
     }
+}
+
+/// The identifiers of a text.
+fn identifiers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+}
+
+/// Names of functions and constants in the dictionary are in the headers; those of others, where their headers are installed.
+#[test]
+fn the_names_of_the_dictionary_exist() {
+    let page = page("DICTIONARY.md");
+    let code: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
+    let own = headers();
+    let mut count = 0;
+    for (folder, files, prefixes) in [
+        (own.clone(), "vipl", ["Vip", "VIP_", "vipl_"]),
+        (
+            "/usr/include/infiniband".into(),
+            "verbs",
+            ["ibv_", "IBV_", "IBV_"],
+        ),
+        (
+            "/usr/include/rdma".into(),
+            "rdma_cma",
+            ["rdma_", "RDMA_", "RDMA_"],
+        ),
+        ("/usr/include/rdma".into(), "f", ["fi_", "FI_", "FI_"]),
+    ] {
+        let mut known = String::new();
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let entry = entry.expect("an entry");
+            if entry.file_name().to_string_lossy().starts_with(files) {
+                known += &fs::read_to_string(entry.path()).expect("a header");
+            }
+        }
+        if known.is_empty() {
+            println!("SKIP {prefixes:?}: {} has no such header", folder.display());
+            continue;
+        }
+        let known: BTreeSet<&str> = identifiers(&known).collect();
+        let names = code.iter().flat_map(|code| identifiers(code));
+        for name in names.filter(|name| prefixes.iter().any(|begin| name.starts_with(begin))) {
+            assert!(known.contains(name), "no header has {name}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count} names");
 }
 
 /// What readers copy from: no finding of `validate`, but that clients which are sent nothing post no receive.

@@ -75,7 +75,7 @@ static void call(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
         describe(&m.send, &m.out, memory, sizeof m.out);
         post_and_wait(vi, &m.send, memory);
     }
-    /* The last credits are under way: whoever disconnects now breaks the server's send. */
+    /* The last credits are under way: to disconnect now would break the server's send. */
     while (credits < CREDITS) {
         MUST(VipRecvWait(vi, VIP_INFINITE, &done));
         credits += done->CS.ImmediateData;

@@ -27,9 +27,10 @@ const DOCUMENTS: [&str; 6] = [
     "plugins/PLUGINS.md",
 ];
 
-/// The examples that are built with the installed library alone; they use no crate of the workspace.
-const EXAMPLES: &str = "examples";
-const OF_EXAMPLES: [&str; 4] = ["c", "h", "md", "Makefile"];
+/// Programs that are built with the installed library alone, and the pages about them: where in the source, and where below the
+/// documents. They use no crate of the workspace.
+const COPIED: [(&str, &str); 2] = [("examples", "examples"), ("docs/learn", "learn")];
+const OF_COPIED: [&str; 5] = ["c", "h", "md", "svg", "Makefile"];
 
 /// The Python package, below the prefix where Debian's interpreters look for packages, and what shows how to use it.
 const PYTHON: &str = "python/vipl";
@@ -148,21 +149,15 @@ pub(super) fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Res
         let path = documents.join(name);
         add(Source::File(document), path, 0o644);
     }
-    let examples = root.join(EXAMPLES);
-    for folder in c_folders(&examples)? {
-        for found in fs::read_dir(folder)? {
-            let file = found?.path();
-            let kind = file.extension().or(file.file_name());
-            if kind.is_some_and(|kind| OF_EXAMPLES.iter().any(|wanted| kind == *wanted)) {
-                let path = documents.join(EXAMPLES).join(file.strip_prefix(&examples)?);
-                add(Source::File(file), path, 0o644);
-            }
+    for (from, to) in COPIED {
+        for (source, path) in copied(&root.join(from))? {
+            add(source, documents.join(to).join(path), 0o644);
         }
     }
     let mut python = files_of(PYTHON, "py", &prefix.join(PYTHON_FOLDER))?;
     python.extend(files_of(PYTHON, "typed", &prefix.join(PYTHON_FOLDER))?);
     for (folder, extension) in PYTHON_EXAMPLES {
-        let to = documents.join(EXAMPLES).join("python");
+        let to = documents.join("examples/python");
         python.extend(files_of(folder, extension, &to)?);
     }
     for (from, to) in python {
@@ -186,16 +181,40 @@ fn files_of(folder: &str, extension: &str, to: &Path) -> Result<Vec<(PathBuf, Pa
     Ok(files)
 }
 
-/// The folder of the examples and those inside of it that are not crates.
-fn c_folders(examples: &Path) -> Result<Vec<PathBuf>> {
-    let mut folders = vec![examples.to_owned()];
-    for found in fs::read_dir(examples)? {
+/// The files of a folder and of those inside of it that are not crates, with their paths below it.
+fn copied(folder: &Path) -> Result<Vec<(Source, PathBuf)>> {
+    let mut folders = vec![folder.to_owned()];
+    for found in fs::read_dir(folder)? {
         let path = found?.path();
         if path.is_dir() && !path.join("Cargo.toml").exists() {
             folders.push(path);
         }
     }
-    Ok(folders)
+    let mut files = Vec::new();
+    for inside in folders {
+        for found in fs::read_dir(inside)? {
+            let file = found?.path();
+            let kind = file.extension().or(file.file_name());
+            if !kind.is_some_and(|kind| OF_COPIED.iter().any(|wanted| kind == *wanted)) {
+                continue;
+            }
+            let path = file.strip_prefix(folder)?.to_owned();
+            let is_page = path.extension().is_some_and(|kind| kind == "md");
+            let source = if is_page {
+                Source::Text(beside_each_other(&fs::read_to_string(&file)?))
+            } else {
+                Source::File(file)
+            };
+            files.push((source, path));
+        }
+    }
+    Ok(files)
+}
+
+/// A page whose links lead to the other folder where both are installed.
+fn beside_each_other(page: &str) -> String {
+    page.replace("](../../examples/", "](../examples/")
+        .replace("](../docs/learn/", "](../learn/")
 }
 
 /// The programs that vip_conform runs, compiled; each is a file of the folder that is returned.

@@ -1,6 +1,7 @@
-//! The installed files for CMake and for gdb.
+//! The installed files for CMake and for gdb, the examples and the course.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::{Bench, DEVICE, run_quietly};
@@ -83,6 +84,47 @@ pub(super) fn examples(bench: &Bench) -> Result {
             .env_remove("LD_LIBRARY_PATH"),
     )?;
     println!("examples: {}", text.trim());
+    Ok(())
+}
+
+/// The installed course is copied as its first page says; a program and an answer are built by the commands of the pages, and run.
+pub(super) fn course(bench: &Bench) -> Result {
+    let installed = bench.prefix.join("share/doc/vipl/learn");
+    let copy = bench.folder.join("learn");
+    let mut command = Command::new("cp");
+    run_quietly(command.arg("-rL").arg(&installed).arg(&copy))?;
+    for program in ["message", "answers/reply"] {
+        let mut compiler = Command::new("cc");
+        compiler
+            .current_dir(&copy)
+            .arg("-g")
+            .arg(format!("{program}.c"));
+        run_quietly(compiler.args(["-o", "program"]).args(bench.flags()?))?;
+        let text = output(bench.environment(&mut Command::new(copy.join("program"))))?;
+        println!("the course, {program}: {}", text.trim());
+    }
+    let mut count = 0;
+    for found in fs::read_dir(&installed)? {
+        let page = found?.path();
+        if page.extension().is_some_and(|kind| kind == "md") {
+            count += 1;
+            links(&page)?;
+        }
+    }
+    println!("the course: {count} pages, each file that they name is there");
+    Ok(())
+}
+
+/// No link of a page leads to a file that is not installed.
+fn links(page: &Path) -> Result {
+    let text = fs::read_to_string(page)?;
+    for link in text.split("](").skip(1) {
+        let target = link.split([')', '#']).next().unwrap_or_default();
+        let is_file = !target.is_empty() && !target.contains("://");
+        if is_file && !page.with_file_name(target).exists() {
+            return Err(format!("{}: {target} is not installed", page.display()).into());
+        }
+    }
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! `cargo xtask smoke`: what is installed works from where it is installed.
 //!
 //! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
-//! the archive) and by CMake, runs each, prints values in gdb, runs an installed tool and a job of MPI, uninstalls, and
-//! looks for left-over files. Each file must belong to the packages, too.
+//! the archive) and by CMake, runs each, builds the examples and programs of the course, prints values in gdb,
+//! runs an installed tool and a job of MPI, uninstalls, and looks for left-over files. Each file must belong to
+//! the packages, too.
 
 mod consumers;
 mod packages;
@@ -68,6 +69,7 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     consumers::cmake(&bench)?;
     consumers::examples(&bench)?;
+    consumers::course(&bench)?;
     consumers::gdb(&bench)?;
     bench.tool()?;
     bench.manual()?;
