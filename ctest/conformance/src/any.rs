@@ -25,17 +25,27 @@ use crate::{assertions, probe, report, results, run};
 /// Checks whether a plug-in does what the specification says.
 ///
 /// Runs the conformance programs that the plug-in's abilities call for, as VipQueryNic and a few tries show them, and prints
-/// assertions and rows of the error table as docs/CONFORMANCE.md has them. Exit code 1: an assertion has failed; 2: the
-/// plug-in could not be tested.
+/// assertions and rows of the error table as docs/CONFORMANCE.md has them.
 #[derive(Parser)]
-#[command(name = "vip_conform", version, max_term_width = 100)]
+#[command(
+    name = "vip_conform",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: nothing has failed; 1: an assertion has failed; 2: the plug-in could not be tested, or the \
+                  command line is wrong"
+)]
 struct Options {
     /// The plug-in, a file libvipl_NAME.so
     #[arg(long, value_name = "FILE", required_unless_present = "generate")]
     plugin: Option<PathBuf>,
 
     /// What follows NAME: in the name of the device that is opened
-    #[arg(long, value_name = "ARG", default_value = "")]
+    #[arg(
+        long,
+        value_name = "ARG",
+        default_value = "",
+        hide_default_value = true
+    )]
     device: String,
 
     /// The device pins registered memory: what is unmapped while it is registered stays in use

@@ -11,10 +11,9 @@ use vipl_cli::Generate;
 use crate::runtime::networks::Networks;
 
 const ABOUT: &str = "\
-The Kernel Agent of VIPL
+Lets the processes of a host find and connect to each other: the Kernel Agent of VIPL
 
-The agent lets processes of one host that use VIPL find and connect to each other,
-and notifies them when a peer dies. The library starts one for its user when it is
+It notifies them when a peer dies. The library starts one for its user when it is
 needed; that one exits by itself when it is not. The one for all users is started
 with the system, by root, and stays until SIGTERM. It does not go to the background.";
 
@@ -27,7 +26,8 @@ Environment:
   VIPL_LOG        error, warn, info, debug or off, also as SUBSYSTEM=LEVEL [warn]
   VIPL_LOG_FILE   append log lines to this file instead of standard error
 
-Exit status is 0 also when another agent already serves the address.";
+Exit status: 0: it was told to leave, was idle, or another agent already serves the
+address; 1: it cannot serve; 2: the command line is wrong";
 
 /// Time without processes after which an agent of one user exits.
 const IDLE_MS: u64 = 3000;

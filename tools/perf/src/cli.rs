@@ -38,7 +38,13 @@ use crate::tests::Test;
 /// 120 ns: near), and runs of both kinds are never mixed. Without --cpu, --limits, --peers and --table
 /// choose a near pair of CPUs and a far one, if the machine has both.
 #[derive(Parser)]
-#[command(name = "vip_perf", version, max_term_width = 100)]
+#[command(
+    name = "vip_perf",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: all tests were measured; 1: a call failed, the peer ended, or a file could not be read or \
+                  written; 2: the command line is wrong"
+)]
 pub(crate) struct Options {
     /// Tests, and the host of the server: a name known to the name service, or an address
     #[arg(value_name = "TEST|HOST")]

@@ -17,12 +17,18 @@ use vipl_tools::session::Session;
 use vipl_tools::size;
 use vipl_tools::{Error, Result, host, sys};
 
-/// Ping-pong latency test between two processes.
+/// Tests a connection between two processes and measures its latency.
 ///
 /// Start the server without HOST, then the client with the server's HOST. Or start both with --self.
 #[doc = " The server serves whoever can connect on DEVICE, until a client has finished."]
 #[derive(Parser)]
-#[command(name = "vip_pingpong", version, max_term_width = 100)]
+#[command(
+    name = "vip_pingpong",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: all round trips were made; 1: a call failed, the peer ended, or a byte was wrong; 2: the \
+                  command line is wrong"
+)]
 struct Options {
     /// Host of the server: a name known to the name service (localhost), or an address
     host: Option<String>,

@@ -14,9 +14,15 @@ use vipl_tools::replay::{self, Plan, Report};
 /// Makes a recorded run again and compares the results.
 ///
 /// Record each process with VIPL_LAYERS=record and VIPL_RECORD_FILE, and give the files of all of them: they are played
-/// in one process, with the calls in the order of then. The exit code is 0 if all is as it was, 1 if not, 2 for an error.
+/// in one process, with the calls in the order of then.
 #[derive(Parser)]
-#[command(name = "vip_replay", version, max_term_width = 100)]
+#[command(
+    name = "vip_replay",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: every result is as it was; 1: results differ; 2: a file cannot be read, the device does not \
+                  open, or the command line is wrong"
+)]
 struct Options {
     /// Files of the layer record, one for each process of the run
     #[arg(required_unless_present = "generate")]

@@ -16,7 +16,13 @@ use vipl_tools::{host, options, why};
 
 /// Shows the devices that VIPL can open, their limits, and how the library is set up.
 #[derive(Parser)]
-#[command(name = "vipinfo", version, max_term_width = 100)]
+#[command(
+    name = "vipinfo",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: all is well; 1: no device can be opened, or with --why something does not work; 2: the \
+                  command line is wrong; 3: with --why: it works, and something slows or limits it"
+)]
 struct Options {
     /// Show everything: attributes, settings, plug-ins, counters, RDMA devices, the agent, the library's file and mode
     #[arg(short, long)]
@@ -34,7 +40,7 @@ struct Options {
     #[arg(short = 'e', long)]
     settings: bool,
 
-    /// Find out why DEVICE, or the way to HOST, does not work or is slow. Exit code 1: it does not work; 3: it is slow or limited
+    /// Find out why DEVICE, or the way to HOST, does not work or is slow
     #[arg(long, value_names = ["DEVICE", "HOST"], num_args = 0..=2, conflicts_with_all = ["verbose", "device", "map", "settings"])]
     why: Option<Vec<String>>,
 

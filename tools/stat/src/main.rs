@@ -28,7 +28,12 @@ use crate::surroundings::Surroundings;
 /// Shows what the processes of this host do with VIPL: NICs, VIs, completion queues, memory, errors. It reads what each process
 /// publishes and does not disturb it. A user sees its own processes, root all.
 #[derive(Parser, Debug)]
-#[command(name = "vipstat", version, max_term_width = 100)]
+#[command(
+    name = "vipstat",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0: shown; 1: nothing can be read, or with --last no process has ended; 2: the command line is wrong"
+)]
 struct Options {
     /// Print everything once as text, and exit
     #[arg(long)]
@@ -57,7 +62,13 @@ struct Options {
     pid: Option<u64>,
 
     /// Show rows with this text only
-    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        short,
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     filter: String,
 
     /// Seconds between two looks, 1 on the screen; --once and --json then look twice, and show rates
