@@ -59,16 +59,30 @@ pub fn cargo() -> Command {
 /// # Errors
 /// The arguments are wrong, or a program failed.
 pub fn demo(arguments: &[OsString]) -> Result {
-    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
-    match words[..] {
-        [] => on(LOOPBACK),
-        ["--device", device] => on(device),
-        ["-h" | "--help"] => {
+    match asked(arguments).ok_or("demo takes --device DEVICE; see --help")? {
+        Asked::Device(device) => on(device),
+        Asked::Help => {
             print!("{HELP}");
             Ok(())
         }
-        [word] if word.starts_with("--device=") => on(&word["--device=".len()..]),
-        _ => Err("demo takes --device DEVICE; see --help".into()),
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+enum Asked<'a> {
+    Device(&'a str),
+    Help,
+}
+
+fn asked(arguments: &[OsString]) -> Option<Asked<'_>> {
+    let words: Option<Vec<&str>> = arguments.iter().map(|word| word.to_str()).collect();
+    match words?[..] {
+        [] => Some(Asked::Device(LOOPBACK)),
+        ["--device", device] => Some(Asked::Device(device)),
+        ["-h" | "--help"] => Some(Asked::Help),
+        [word] => word.strip_prefix("--device=").map(Asked::Device),
+        _ => None,
     }
 }
 
@@ -140,4 +154,40 @@ fn run(command: &mut Command) -> Result {
 
 fn step(text: &str) {
     println!("== {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_names_a_device_or_asks_for_help() {
+        let read = |line: &str| {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            asked(&words).map(|asked| match asked {
+                Asked::Device(device) => device.to_owned(),
+                Asked::Help => "help".to_owned(),
+            })
+        };
+        assert_eq!(read("").as_deref(), Some(LOOPBACK));
+        assert_eq!(read("--device sim:").as_deref(), Some("sim:"));
+        assert_eq!(read("--device=sim:").as_deref(), Some("sim:"));
+        assert_eq!(read("-h").as_deref(), Some("help"));
+        assert_eq!(read("--device"), None);
+        assert_eq!(read("--speed"), None);
+        assert_eq!(read("--device sim: more"), None);
+    }
+
+    #[test]
+    fn what_it_compiles_and_names_is_there() {
+        for file in [
+            "ctest/programs/tour.c",
+            "examples/pingpong.c",
+            "headers/vipl.h",
+        ] {
+            assert!(root().join(file).is_file(), "{file}");
+        }
+        let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+        assert!(manifest.contains(&format!("[profile.{PROFILE}]")));
+    }
 }

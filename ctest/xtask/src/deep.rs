@@ -43,6 +43,7 @@ const STEPS: &[Step] = &[
     step("i386-pairs", I386_PAIRS).needs("i386"),
     step("hours", &["hours"]).needs("build"),
     step("package", &["package"]),
+    step("demo", &["demo"]),
     step("deb", &["deb", "--lintian", "--trial"]),
     step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),
     step("release", &["smoke"]).needs("build"),
