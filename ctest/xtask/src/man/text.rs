@@ -37,8 +37,9 @@ impl Text {
             "VIPL Manual",
         ];
         roff.control("TH", title);
-        // Names stay whole, for people who search and copy.
+        // Names stay whole, for people who search and copy. groff's macros take the register.
         roff.control("nh", []);
+        roff.control("nr", ["HY", "0"]);
         roff.control("ad", ["l"]);
         roff.control("SH", ["NAME"]);
         roff.text([roman(format!("{name} - {about}"))]);
