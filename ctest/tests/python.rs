@@ -72,6 +72,18 @@ macro_rules! files {
 files! { abi asyncio connection examples lifetimes memory notebooks processes transfer }
 
 #[test]
+fn the_package_has_the_version_of_the_crates() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("pyproject.toml", format!("version = \"{version}\"\n")),
+        ("vipl/__init__.py", format!("__version__ = \"{version}\"\n")),
+    ] {
+        let text = std::fs::read_to_string(source("../python").join(file)).expect(file);
+        assert!(text.contains(&line), "{file} has no line {line}");
+    }
+}
+
+#[test]
 fn all_files_are_run() {
     let entries = std::fs::read_dir(source("../python/tests")).expect("the tests");
     let name = |path: &Path| {

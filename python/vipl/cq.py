@@ -70,7 +70,8 @@ class Cq(Owner):
     def __init__(self, nic: Nic, entries: int) -> None:
         self.nic = nic
         self._handle: CqHandle = CqHandle(nic._handle, number("entries", entries, BITS))
-        self._left: list[tuple[int, bool]] = []
+        # The caller that deletes one has it.
+        self._left: dict[object, tuple[int, bool]] = {}
 
     def close(self) -> None:
         """Destroys it, and before it the VIs that are attached to it (VipDestroyCQ)."""
@@ -89,9 +90,9 @@ class Cq(Owner):
             code, entry = self._take(lambda vi, receive: function(handle, vi, receive))
             if code == NOT_DONE:
                 return None
-            self._check("VipCQDone", code)
             if entry is not None:
                 return entry
+            self._check("VipCQDone", code)
 
     def wait(self, timeout: Optional[float] = None) -> Entry:
         """As done(), but waits; ``timeout`` is in seconds, and None is no limit (VipCQWait).
@@ -103,23 +104,28 @@ class Cq(Owner):
             code, entry = self._take(
                 lambda vi, receive: in_slices(lambda time_ms: function(handle.handle, time_ms, vi, receive), timeout)
             )
-            self._check("VipCQWait", code)
             if entry is not None:
                 return entry
+            self._check("VipCQWait", code)
 
     def _take(self, call: Callable[[Any, Any], int]) -> tuple[int, Optional[Entry]]:
-        """Takes an entry off. None if its VI is no longer there."""
-        with contextlib.suppress(IndexError):
-            return 0, self._entry(*self._left.pop(0))
+        """Takes an entry off; its VI may no longer be there, and then it is None."""
+        for key in list(self._left):
+            try:
+                entry = self._entry(*self._left[key])
+                del self._left[key]
+            except KeyError:
+                continue
+            return 0, entry
         vi, receive = ctypes.c_void_p(), ctypes.c_int()
         try:
             code = call(ctypes.byref(vi), ctypes.byref(receive))
+            return code, self._entry(vi.value or 0, bool(receive.value))
         except BaseException:
-            # A signal came in, and so did an entry.
+            # A signal came in, and so did an entry, which the next call returns.
             if vi.value:
-                self._left.append((vi.value, bool(receive.value)))
+                self._left[object()] = vi.value, bool(receive.value)
             raise
-        return code, self._entry(vi.value or 0, bool(receive.value))
 
     def _entry(self, handle: int, is_receive: bool) -> Optional[Entry]:
         reference = self.nic._handle.vis.get(handle)

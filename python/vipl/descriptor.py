@@ -40,12 +40,13 @@ class Descriptor:
         self.context: Any = None
         self._place: Optional[Place] = None
         self._parts: list[tuple[memoryview, Memory]] = []
-        # One element while the program has it: `pop` gives it to one caller only.
+        # One element while the program has it: one caller only can delete that.
         self._idle = [True]
         self._is_receive = False
 
     def __del__(self) -> None:
-        place = self._place
+        # It is not there if a signal ended the constructor.
+        place = getattr(self, "_place", None)
         if place is not None:
             place.free.append(place)
 
@@ -102,7 +103,7 @@ class Descriptor:
         total = number("the length of a message", total, 32)
         packed = CONTROL.pack(0, 0, len(segments), control, 0, immediate or 0, total, 0)
         try:
-            self._idle.pop()
+            del self._idle[0]
         except IndexError:
             raise ValueError("the descriptor is posted") from None
         try:
@@ -117,7 +118,7 @@ class Descriptor:
             place_now.view[: len(packed)] = packed
             self._parts, self._is_receive = kept, False
         finally:
-            self._idle.append(True)
+            self._idle = [True]
         return self
 
     @property

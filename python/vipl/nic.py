@@ -242,13 +242,13 @@ class Nic(Owner):
         outputs = client, ctypes.byref(raw), ctypes.byref(made)
         try:
             code = in_slices(lambda time_ms: function(core.handle, local, time_ms, *outputs), timeout)
+            self._check("VipConnectWait", code, repr(discriminator))
+            return Request(self, made.value or 0, Address.decode(client.raw), attributes_of(raw))
         except BaseException:
             # A signal came in, and so did a client.
             if made.value:
                 core.library.VipConnectReject(made.value)
             raise
-        self._check("VipConnectWait", code, repr(discriminator))
-        return Request(self, made.value or 0, Address.decode(client.raw), attributes_of(raw))
 
     def on_error(self, handler: Optional[Callable[[AsyncError], object]]) -> None:
         """Sets the handler for asynchronous errors; with None, and at first, the library logs them (VipErrorCallback).

@@ -74,7 +74,11 @@ class ViStatus(NamedTuple):
 
 
 class Queue:
-    """One queue of a VI: the descriptors that the library has."""
+    """One queue of a VI: the descriptors that the library has.
+
+    From Python 3.11 on a signal may raise where a function begins, where a call ends and where a loop turns, but at no other place. So what
+    belongs together stands without these between: a descriptor is lost to no signal. In older ones it may seem posted until the VI is closed.
+    """
 
     def __init__(self, post: Any, done: Any, wait: Any) -> None:
         self.post = post
@@ -82,8 +86,8 @@ class Queue:
         self.wait = wait
         #: Posted descriptors by their address; this is what keeps them and their memory.
         self.posted: dict[int, Descriptor] = {}
-        #: Addresses of descriptors that the library returned to a call that a signal interrupted.
-        self.left: list[int] = []
+        #: Those that the library returned to a call that a signal interrupted. The caller that deletes one here has it.
+        self.left: dict[int, None] = {}
 
     def add(self, vi: Handle, descriptor: Descriptor) -> int:
         """Posts a descriptor."""
@@ -92,14 +96,15 @@ class Queue:
             raise ValueError("the descriptor has no operation: call send, recv, write or read before")
         handle, address, memory = vi.handle, place.address, place.region.handle
         try:
-            descriptor._idle.pop()
+            del descriptor._idle[0]
         except IndexError:
             raise ValueError("the descriptor is posted already") from None
         self.posted[address] = descriptor
-        # When a signal raises here, the library may have it, so it stays among the posted ones.
+        # When a signal raises here, the library has it, so it stays among the posted ones.
         code: int = self.post(handle, address, memory)
         if code:
-            self.give_back(address)
+            self.posted.pop(address, None)
+            descriptor._idle = [True]
         return code
 
     def take(self, handle: int) -> tuple[int, Optional[Descriptor]]:
@@ -110,10 +115,10 @@ class Queue:
         try:
             code = self.done(handle, byref(taken))
             address = taken.value
+            return (code, None) if address is None else (code, self.returned(address))
         except BaseException:
-            self.keep(taken)
+            self.keep(taken.value)
             raise
-        return (code, None) if address is None else (code, self.returned(address))
 
     def take_in_time(self, vi: Handle, timeout: Optional[float]) -> tuple[int, Optional[Descriptor]]:
         """The same, with a time limit in seconds."""
@@ -123,40 +128,46 @@ class Queue:
         try:
             code = in_slices(lambda time_ms: self.wait(vi.handle, time_ms, byref(taken)), timeout)
             address = taken.value
+            return (code, None) if address is None else (code, self.returned(address))
         except BaseException:
-            self.keep(taken)
+            self.keep(taken.value)
             raise
-        return (code, None) if address is None else (code, self.returned(address))
-
-    def keep(self, taken: c_void_p) -> None:
-        """A signal came in; so may a completion have, which the next call returns."""
-        if taken.value:
-            self.left.append(taken.value)
-
-    def kept(self) -> Optional[tuple[int, Descriptor]]:
-        """The first descriptor that was kept, with its code. None if another thread took it."""
-        try:
-            address = self.left.pop(0)
-        except IndexError:
-            return None
-        descriptor = self.returned(address)
-        return (FAILED if descriptor._result()[2] & _abi.VIP_STATUS_ERROR_MASK else 0), descriptor
 
     def returned(self, address: int) -> Descriptor:
         """The descriptor that the library has returned."""
-        descriptor = self.posted.pop(address, None)
-        if descriptor is None:
+        try:
+            descriptor = self.posted[address]
+            del self.posted[address]
+        except KeyError:
             # Another thread closed the VI.
-            raise Closed(ViHandle.kind)
-        descriptor._idle.append(True)
+            raise Closed(ViHandle.kind) from None
+        descriptor._idle = [True]
         return descriptor
 
-    def give_back(self, address: int) -> Optional[Descriptor]:
-        """The descriptor at an address is the program's again. None if it is already."""
+    def keep(self, address: Optional[int]) -> None:
+        """A signal came in; so may a completion have, which the next call returns."""
+        if address in self.posted:
+            self.left[address] = None
+
+    def kept(self) -> Optional[tuple[int, Descriptor]]:
+        """A descriptor that was kept, with its code. None if other threads have taken all."""
+        for address in list(self.left):
+            try:
+                has_failed = self.posted[address]._result()[2] & _abi.VIP_STATUS_ERROR_MASK
+                del self.left[address]
+                descriptor = self.posted[address]
+                del self.posted[address]
+            except KeyError:
+                continue
+            descriptor._idle = [True]
+            return (FAILED if has_failed else 0), descriptor
+        return None
+
+    def give_back(self, address: int) -> None:
+        """The VI ends: the descriptor at an address is the program's again, if it is not already."""
         descriptor = self.posted.pop(address, None)
         if descriptor is not None:
-            descriptor._idle.append(True)
-        return descriptor
+            descriptor._idle = [True]
 
     def empty(self, handle: int) -> None:
         """Takes all off that is complete. What the library keeps, it touches no more."""
