@@ -58,6 +58,24 @@ static void posted(struct node *node)
     MUST(VipDestroyVi(pair.b));
 }
 
+/* A server that posts its first receive when its client may have sent already. */
+static void unasked(struct node *node)
+{
+    struct pair pair = make_pair(node, NULL, 0);
+    VIP_DESCRIPTOR *in = take_descriptor(node, 1), *found;
+
+    start_descriptor(in, VIP_CONTROL_OP_SENDRECV);
+    add_data(in, take(node, 8), node->handle, 8);
+    MUST(VipPostRecv(pair.b, in, node->handle)); /* VAL-51 */
+    MUST(VipPostSend(pair.a, message(node, take(node, 8)), node->handle));
+    MUST(VipRecvWait(pair.b, PATIENCE, &found));
+    MUST(VipSendWait(pair.a, PATIENCE, &found));
+    MUST(VipDisconnect(pair.a));
+    MUST(VipDestroyVi(pair.a));
+    MUST(VipDisconnect(pair.b));
+    MUST(VipDestroyVi(pair.b));
+}
+
 static void memory(struct node *node)
 {
     VIP_MEM_HANDLE handle;
@@ -105,6 +123,7 @@ int main(int argc, char **argv)
 
     open_node(&node, options.device, 1 << 20);
     posted(&node);
+    unasked(&node);
     memory(&node);
     handles(&node, options.device);
     close_node(&node);

@@ -59,6 +59,19 @@ void mp_start(void)
             job_meet(mp.peers[i].vi, i);
 }
 
+/* Takes what VipDisconnect has flushed off the queues: a VI with descriptors on them cannot be destroyed. */
+static void take_off(VIP_VI_HANDLE vi)
+{
+    VIP_DESCRIPTOR *done;
+
+    do
+        (void)VipRecvDone(vi, &done);
+    while (done != NULL);
+    do
+        (void)VipSendDone(vi, &done);
+    while (done != NULL);
+}
+
 void mp_finish(void)
 {
     packet *left, *next; /* without a credit when the peer left */
@@ -71,6 +84,7 @@ void mp_finish(void)
         if (i == job.rank)
             continue;
         MUST(VipDisconnect(p->vi));
+        take_off(p->vi);
         MUST(VipDestroyVi(p->vi));
         MUST(VipDeregisterMem(job.nic, p->receives, p->memory));
         free(p->receives);

@@ -62,6 +62,14 @@ pub(crate) const ALL: [Finding; 20] = [
 ];
 
 impl Finding {
+    /// What works here and may not elsewhere, and has good reasons in some programs: told at level `info`.
+    fn is_advice(self) -> bool {
+        matches!(
+            self,
+            Finding::TwoThreads | Finding::LeftAtExit | Finding::ConnectedWithoutReceives
+        )
+    }
+
     /// `VAL-07`.
     pub(crate) fn name(self) -> String {
         format!("VAL-{:02}", self as u8)
@@ -113,7 +121,11 @@ impl Findings {
         }
         drop(seen);
         let line = format!("{} {}: {text}", finding.name(), shown(place));
-        self.host.log(VIPL_LOG_WARN, &line);
+        let level = match finding.is_advice() {
+            true => VIPL_LOG_INFO,
+            false => VIPL_LOG_WARN,
+        };
+        self.host.log(level, &line);
     }
 
     /// How often each was found again, at the end of the process.

@@ -49,7 +49,7 @@ impl Layer for Validate {
     fn before(&self, call: &Call<'_>, local: &mut Local) -> Option<VIP_RETURN> {
         match does(call.function()) {
             Some(does) => self.data_before(call, does, local),
-            None => self.control_before(call),
+            None => self.control_before(call, local),
         }
         None
     }
@@ -63,7 +63,7 @@ impl Layer for Validate {
                     self.refused(call);
                 }
             }
-            None => self.control_after(call, result),
+            None => self.control_after(call, local, result),
         }
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Vi {
     pub(crate) inside: [AtomicUsize; 4],
     /// Receives posted so far.
     pub(crate) receives: AtomicU64,
+    /// Where it was connected, if no receive was posted then and nothing has been sent since; 0 else.
+    pub(crate) bare: AtomicUsize,
 }
 
 /// All objects.
@@ -150,6 +152,7 @@ impl Objects {
                 queues: Mutex::default(),
                 inside: Default::default(),
                 receives: AtomicU64::new(0),
+                bare: AtomicUsize::new(0),
             };
             vis.insert(handle, Arc::new(vi));
         }

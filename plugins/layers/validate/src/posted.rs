@@ -107,7 +107,9 @@ impl Image {
     #[inline]
     fn data_sum(&self, which: Which) -> u64 {
         let reads = self.control() & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAREAD;
-        if which == Which::Recv || reads {
+        // Behind the fence of a read the message may be what was read.
+        let waits = self.control() & VIP_CONTROL_QFENCE != 0;
+        if which == Which::Recv || reads || waits {
             return 0;
         }
         let mut sum = Sum::new();
@@ -282,9 +284,13 @@ mod tests {
             Some(Change::Descriptor)
         );
         one.0[6] = buffer.len() as u32;
+        let mut fenced = descriptor(&buffer);
+        fenced.0[3] |= u32::from(VIP_CONTROL_QFENCE) << 16;
+        let behind = Entry::new(&image(&fenced), Which::Send, 1, 0, true);
         buffer[20] = b'X';
         std::hint::black_box(&buffer);
         assert_eq!(sent.change(&image(&one), Which::Send), Some(Change::Buffer));
+        assert_eq!(behind.change(&image(&fenced), Which::Send), None);
         assert_eq!(received.change(&image(&one), Which::Recv), None);
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::layer::{Argument, Call, Outcome, arguments, read};
+use vipl_plugin_sdk::layer::{Argument, Call, Local, Outcome, arguments, read};
 
 use super::Validate;
 use crate::findings::Finding;
@@ -14,21 +14,25 @@ use crate::posted::{Image, Which};
 
 /// Objects of which a line names each.
 const NAMED: usize = 4;
+/// Words of `Local` in VipDestroyVi: descriptors on the queues, those of them that are complete, where the last of these was posted.
+const QUEUED: usize = 0;
+const NOT_TAKEN: usize = 1;
+const EXAMPLE: usize = 2;
 
 impl Validate {
     /// Another call begins.
-    pub(crate) fn control_before(&self, call: &Call<'_>) {
+    pub(crate) fn control_before(&self, call: &Call<'_>, local: &mut Local) {
         match call.function() {
             VIPL_CALL_DEREGISTER_MEM => self.deregister(call),
-            VIPL_CALL_DESTROY_VI => self.destroy_vi(call),
+            VIPL_CALL_DESTROY_VI => self.destroy_vi(call, local),
             _ => {}
         }
     }
 
     /// Another call ends.
-    pub(crate) fn control_after(&self, call: &Call<'_>, result: Outcome) {
+    pub(crate) fn control_after(&self, call: &Call<'_>, local: &Local, result: Outcome) {
         if result.is_success() {
-            self.succeeded(call);
+            self.succeeded(call, local);
         } else if result.0 == Some(VIP_RETURN::VIP_INVALID_PARAMETER) {
             self.refused(call);
         } else if call.function() == VIPL_CALL_CLOSE_NIC
@@ -44,7 +48,7 @@ impl Validate {
         }
     }
 
-    fn succeeded(&self, call: &Call<'_>) {
+    fn succeeded(&self, call: &Call<'_>, local: &Local) {
         let made = |out: usize, kind: Kind, nic: u64| {
             let made = place::of(call);
             if let Some(handle) = read::<usize>(call.pointer(out)) {
@@ -65,6 +69,7 @@ impl Validate {
             VIPL_CALL_REGISTER_MEM => self.registered(call),
             VIPL_CALL_DEREGISTER_MEM => self.objects.remove_region(first, call.argument(2) as u32),
             VIPL_CALL_DESTROY_VI | VIPL_CALL_DESTROY_CQ | VIPL_CALL_CLOSE_NIC => {
+                self.destroyed_with(call, local);
                 self.objects.remove(first, place::of(call));
             }
             VIPL_CALL_DESTROY_PTAG => self.objects.remove(call.argument(1), place::of(call)),
@@ -156,7 +161,8 @@ impl Validate {
         }
     }
 
-    fn destroy_vi(&self, call: &Call<'_>) {
+    /// Counts what is on the queues, which a refused call leaves there.
+    fn destroy_vi(&self, call: &Call<'_>, local: &mut Local) {
         let Some(vi) = self.objects.vi(call.argument(0)) else {
             return;
         };
@@ -169,50 +175,55 @@ impl Validate {
                 )
             });
         }
-        let (mut queued, mut not_taken, mut example) = (0, 0, 0);
+        // What VipDisconnect has flushed was still to be taken off, too, but has never been of use.
+        const OF_USE: u32 = VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR;
         if let Ok(queues) = vi.queues.try_lock() {
             for entry in queues.iter().flat_map(|queue| queue.entries()) {
                 match Image::read(entry.at) {
-                    Some(image) if image.status() & VIP_STATUS_DONE != 0 => {
-                        not_taken += 1;
-                        example = entry.place;
+                    Some(image) if image.status() & OF_USE == VIP_STATUS_DONE => {
+                        local[NOT_TAKEN] += 1;
+                        local[EXAMPLE] = entry.place as u64;
                     }
-                    _ => queued += 1,
+                    _ => local[QUEUED] += 1,
                 }
             }
         }
+    }
+
+    /// A VI was destroyed with what was on its queues.
+    fn destroyed_with(&self, call: &Call<'_>, local: &Local) {
+        let vi = call.argument(0);
+        let (queued, not_taken) = (local[QUEUED], local[NOT_TAKEN]);
         if not_taken > 0 {
             self.report(Finding::NotTaken, place::of(call), || {
                 format!(
-                    "VI {:#x} is destroyed with {not_taken} completed descriptors that were never taken off; the last was posted {}",
-                    vi.handle,
-                    shown(example)
+                    "VI {vi:#x} is destroyed with {not_taken} completed descriptors that were never taken off; the last was posted {}",
+                    shown(local[EXAMPLE] as usize)
                 )
             });
         }
         if queued > 0 {
             self.report(Finding::DestroyedWithDescriptors, place::of(call), || {
                 format!(
-                    "VI {:#x} is destroyed with {queued} descriptors on its queues: the strict mode and other providers refuse that",
-                    vi.handle
+                    "VI {vi:#x} is destroyed with {queued} descriptors on its queues: the strict mode and other providers refuse that"
                 )
             });
         }
     }
 
+    /// What is sent to a VI without receives is lost, unless the peer waits for a message first: `taken` sees which it is.
     fn connected(&self, call: &Call<'_>, vi: u64) {
         let Some(vi) = self.objects.vi(vi) else {
             return;
         };
-        let empty = match vi.queues.lock() {
-            Ok(queues) => queues[Which::Recv as usize].len() == 0,
-            Err(_) => false,
+        let Ok(queues) = vi.queues.lock() else {
+            return;
         };
-        if empty {
-            self.report(Finding::ConnectedWithoutReceives, place::of(call), || {
-                format!("VI {:#x} is connected without a receive: a message that is faster than the first VipPostRecv is an error", vi.handle)
-            });
-        }
+        let bare = match queues[Which::Recv as usize].len() {
+            0 => place::of(call),
+            _ => 0,
+        };
+        vi.bare.store(bare, Ordering::Relaxed);
     }
 
     /// A call with a bad argument: is it a handle that was good, or one of another NIC?

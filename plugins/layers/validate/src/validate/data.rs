@@ -115,8 +115,12 @@ impl Validate {
         let before = queues[which as usize].push(entry);
         drop(queues);
         local[POSTED] = image.at;
-        if which == Which::Recv {
-            vi.receives.fetch_add(1, Ordering::Relaxed);
+        match which {
+            Which::Recv => _ = vi.receives.fetch_add(1, Ordering::Relaxed),
+            Which::Send if vi.bare.load(Ordering::Relaxed) != 0 => {
+                vi.bare.store(0, Ordering::Relaxed);
+            }
+            Which::Send => {}
         }
         if let Some(before) = before {
             self.report(Finding::PostedTwice, place::of(call), || {
@@ -196,15 +200,18 @@ impl Validate {
         let (Some(entry), Some(image)) = (entry, Image::read(at)) else {
             return;
         };
+        // The place is that of the post: what was wrong with it, or was changed since, is no call.
+        let place = || match entry.place {
+            0 => place::of(call),
+            known => known,
+        };
+        if which == Which::Recv && vi.bare.load(Ordering::Relaxed) != 0 {
+            self.unasked(vi, &image, place);
+        }
         let Some(change) = entry.change(&image, which) else {
             return;
         };
-        // The place is that of the post: the change itself is no call.
-        let place = if entry.place == 0 {
-            place::of(call)
-        } else {
-            entry.place
-        };
+        let place = place();
         let handle = vi.handle;
         match change {
             Change::Descriptor => self.report(Finding::DescriptorChanged, place, || {
@@ -216,5 +223,22 @@ impl Validate {
                 )
             }),
         }
+    }
+
+    /// A message came to a VI that was connected without a receive and has sent nothing: the peer did not wait.
+    #[cold]
+    fn unasked(&self, vi: &Vi, image: &Image, place: impl Fn() -> usize) {
+        let connected = vi.bare.swap(0, Ordering::Relaxed);
+        let status = image.status();
+        if connected == 0 || status & VIP_STATUS_DONE == 0 || status & VIP_STATUS_ERROR_MASK != 0 {
+            return;
+        }
+        self.report(Finding::ConnectedWithoutReceives, place(), || {
+            format!(
+                "VI {:#x} was connected without a receive {}, and its peer sent first: a message that is faster than this VipPostRecv is lost",
+                vi.handle,
+                shown(connected)
+            )
+        });
     }
 }
