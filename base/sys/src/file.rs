@@ -86,6 +86,13 @@ pub fn open_log(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     }
 }
 
+/// Whether a file belongs to the user of this process and has no second name, which another user could have given it: what
+/// others may find under a name in a folder that they may write, too.
+pub fn is_of_this_user_alone(about: &Metadata) -> bool {
+    // SAFETY: it has no arguments and cannot fail.
+    about.uid() == unsafe { libc::geteuid() } && about.nlink() == 1
+}
+
 fn open_any(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -13,6 +13,7 @@ use vipl_plugin_sdk::Status;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::layer::{Call, Host, Layer, Local, Outcome};
 use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_sys::file::is_of_this_user_alone;
 use vipl_sys::stderr::without_signal;
 use vipl_sys::{clock, thread};
 
@@ -190,9 +191,7 @@ fn open(path: &Path) -> Result<File, String> {
             _ => error.to_string(),
         })?;
     let about = file.metadata().map_err(|error| error.to_string())?;
-    // SAFETY: it has no arguments and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    if !about.is_file() || about.uid() != own || about.nlink() != 1 {
+    if !about.is_file() || !is_of_this_user_alone(&about) {
         return Err("it exists and is no file of this user's alone".to_owned());
     }
     file.set_len(0).map_err(|error| error.to_string())?;

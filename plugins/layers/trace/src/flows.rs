@@ -1,9 +1,11 @@
+//! VIs and completion queues, which have short numbers, and the messages of connections.
+//!
 //! Which message of one side is which of the other: the number of the connection, that both know, its direction, and the
 //! number of the message in that direction. On the reliable levels messages arrive in order and none is missing, so both
 //! sides count the same; on the unreliable one they are not joined.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
@@ -36,10 +38,19 @@ impl Flow {
     }
 }
 
-/// The connections of all VIs.
+/// A VI or completion queue.
+#[derive(Clone, Default)]
+struct Object {
+    number: u32,
+    /// Of a VI that is connected.
+    flow: Option<Arc<Flow>>,
+}
+
+/// All of them, by handle.
 #[derive(Default)]
 pub(crate) struct Flows {
-    flows: RwLock<HashMap<u64, Arc<Flow>>>,
+    objects: RwLock<HashMap<u64, Object>>,
+    numbers: AtomicU32,
     /// Counts changes, so that threads know whether what they remember is true.
     changes: AtomicU64,
 }
@@ -47,12 +58,28 @@ pub(crate) struct Flows {
 /// What a thread remembers of the last VI that it used.
 #[derive(Default)]
 pub(crate) struct Last {
-    vi: u64,
+    handle: u64,
     changes: u64,
-    flow: Option<Arc<Flow>>,
+    object: Object,
 }
 
 impl Flows {
+    /// A VI or completion queue is made; returns its number.
+    pub(crate) fn made(&self, handle: u64) -> u32 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        self.change(|objects| {
+            objects.insert(handle, Object { number, flow: None });
+        });
+        number
+    }
+
+    /// It is destroyed.
+    pub(crate) fn destroyed(&self, handle: u64) {
+        self.change(|objects| {
+            objects.remove(&handle);
+        });
+    }
+
     /// A VI is connected.
     pub(crate) fn begin(&self, vi: u64, connection: Connection) {
         if connection.reliability == VIP_SERVICE_UNRELIABLE {
@@ -64,33 +91,50 @@ impl Flows {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
         });
-        if let Ok(mut flows) = self.flows.write() {
-            flows.insert(vi, flow);
-        }
-        self.changes.fetch_add(1, Ordering::Release);
+        self.change(|objects| objects.entry(vi).or_default().flow = Some(flow));
     }
 
     /// A VI is not connected any more.
     pub(crate) fn end(&self, vi: u64) {
-        if let Ok(mut flows) = self.flows.write() {
-            flows.remove(&vi);
+        self.change(|objects| {
+            if let Some(object) = objects.get_mut(&vi) {
+                object.flow = None;
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<u64, Object>)) {
+        if let Ok(mut objects) = self.objects.write() {
+            change(&mut objects);
         }
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    fn find<'a>(&self, handle: u64, last: &'a mut Last) -> &'a Object {
+        let changes = self.changes.load(Ordering::Acquire);
+        if last.handle != handle || last.changes != changes {
+            let objects = self.objects.read();
+            let found = objects.ok().and_then(|all| all.get(&handle).cloned());
+            *last = Last {
+                handle,
+                changes,
+                object: found.unwrap_or_default(),
+            };
+        }
+        &last.object
     }
 
     /// The connection of a VI.
     #[inline]
     pub(crate) fn of<'a>(&self, vi: u64, last: &'a mut Last) -> Option<&'a Flow> {
-        let changes = self.changes.load(Ordering::Acquire);
-        if last.vi != vi || last.changes != changes {
-            let found = self.flows.read().ok()?.get(&vi).cloned();
-            *last = Last {
-                vi,
-                changes,
-                flow: found,
-            };
-        }
-        last.flow.as_deref()
+        self.find(vi, last).flow.as_deref()
+    }
+
+    /// The number of a VI or completion queue; 0 for one that is not known.
+    #[inline]
+    pub(crate) fn number(&self, handle: u64, last: &mut Last) -> u32 {
+        self.find(handle, last).number
     }
 }
 
@@ -126,5 +170,18 @@ mod tests {
         assert_eq!(names.len(), 6);
         one.end(7);
         assert!(one.of(7, &mut a).is_none());
+    }
+
+    #[test]
+    fn a_number_is_used_once() {
+        let flows = Flows::default();
+        let mut last = Last::default();
+        assert_eq!(flows.number(5, &mut last), 0);
+        assert_eq!((flows.made(5), flows.made(6)), (1, 2));
+        assert_eq!(flows.number(5, &mut last), 1);
+        flows.destroyed(5);
+        assert_eq!(flows.number(5, &mut last), 0);
+        assert_eq!(flows.made(5), 3);
+        assert_eq!(flows.number(5, &mut last), 3);
     }
 }

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use vipl_abi::{VIP_ERROR_CODE, VIP_RETURN};
 use vipl_plugin_sdk::Status;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::layer::{Call, Host, Layer, Local, Outcome};
+use vipl_plugin_sdk::layer::{Call, Host, Layer, Local, Outcome, read};
 use vipl_plugin_sdk::settings::{self, Setting};
 
 mod decode;
@@ -77,10 +77,10 @@ impl Layer for Trace {
     }
 
     fn after(&self, call: &Call<'_>, local: &mut Local, result: Outcome) {
-        let ended = ticks();
-        self.follow(call, result);
-        self.sink
-            .with(|mine| self.write(mine, call, local, ended, result));
+        let at = ticks();
+        let made = self.follow(call, result);
+        let ended = Ended { at, result, made };
+        self.sink.with(|mine| self.write(mine, call, local, ended));
         if matches!(call.function(), VIPL_CALL_CLOSE_NIC) {
             self.sink.flush_all();
         }
@@ -116,56 +116,118 @@ impl Layer for Trace {
 }
 
 impl Trace {
-    /// Keeps the connections of VIs up to date.
-    fn follow(&self, call: &Call<'_>, result: Outcome) {
+    /// Keeps VIs and their connections up to date; returns the number of one that is made.
+    fn follow(&self, call: &Call<'_>, result: Outcome) -> u32 {
+        if !result.is_success() {
+            return 0;
+        }
+        let first = call.argument(0);
         let vi = match call.function() {
+            VIPL_CALL_CREATE_VI | VIPL_CALL_CREATE_CQ => {
+                let out = if call.function() == VIPL_CALL_CREATE_VI {
+                    4
+                } else {
+                    2
+                };
+                let handle = read::<usize>(call.pointer(out));
+                return handle.map_or(0, |handle| self.flows.made(handle as u64));
+            }
+            VIPL_CALL_DESTROY_VI | VIPL_CALL_DESTROY_CQ => {
+                self.flows.destroyed(first);
+                return 0;
+            }
+            VIPL_CALL_DISCONNECT => {
+                self.flows.end(first);
+                return 0;
+            }
             VIPL_CALL_CONNECT_ACCEPT => call.argument(1),
             VIPL_CALL_CONNECT_REQUEST
             | VIPL_CALL_CONNECT_PEER_DONE
-            | VIPL_CALL_CONNECT_PEER_WAIT => call.argument(0),
-            VIPL_CALL_DISCONNECT | VIPL_CALL_DESTROY_VI if result.is_success() => {
-                self.flows.end(call.argument(0));
-                return;
-            }
-            _ => return,
+            | VIPL_CALL_CONNECT_PEER_WAIT => first,
+            _ => return 0,
         };
-        if result.is_success()
-            && let Some(connection) = self.host.connection(vi)
-        {
+        if let Some(connection) = self.host.connection(vi) {
             self.flows.begin(vi, connection);
         }
+        0
     }
 
-    fn write(&self, mine: &mut Mine, call: &Call<'_>, local: &Local, ended: u64, result: Outcome) {
+    fn write(&self, mine: &mut Mine, call: &Call<'_>, local: &Local, ended: Ended) {
         let began = local[BEGAN];
+        let result = ended.result;
         if result.0 == Some(VIP_RETURN::VIP_NOT_DONE) && is_poll(call.function()) {
-            mine.poll(call, began, ended);
+            mine.poll(call, began, ended.at);
             return;
         }
-        mine.end_polls();
+        let is_short = result.is_success() && decode::is_transfer(call);
+        let polls = match is_short {
+            true => mine.fold_polls(call),
+            false => {
+                mine.end_polls();
+                0
+            }
+        };
         let name = call.name().to_str().unwrap_or_default();
-        let duration = mine.anchor.ns(ended.wrapping_sub(began));
+        let duration = mine.anchor.ns(ended.at.wrapping_sub(began));
         mine.begin(name, began, duration);
-        let received = matches!(call.function(), VIPL_CALL_RECV_DONE | VIPL_CALL_RECV_WAIT);
         if local[MESSAGE] != 0 {
             mine.text.put(",\"flow_out\":true,\"bind_id\":");
             mine.text.hex(local[MESSAGE]);
-        } else if received
-            && result.is_success()
-            && let Some(flow) = self.flows.of(call.argument(0), &mut mine.last)
+        } else if call.function() == VIPL_CALL_RECV_DONE
+            && let Some(message) = self.arrived(mine, call, result)
         {
             mine.text.put(",\"flow_in\":true,\"bind_id\":");
-            mine.text.hex(flow.next_received());
+            mine.text.hex(message);
         }
         mine.text.put(",\"args\":{");
-        decode::arguments_of(call, result.has_outputs(), &mut mine.text);
-        mine.text.put("\"result\":\"");
-        mine.text.put(match result.0 {
-            Some(result) => &self.results[result as usize],
-            None => "the thread was cancelled",
-        });
-        mine.text.put("\"}},\n");
+        if is_short {
+            decode::transfer(call, &self.flows, &mut mine.last, &mut mine.text);
+            if polls != 0 {
+                mine.text.put("\"polls\":");
+                mine.text.decimal(polls);
+                mine.text.put(",");
+            }
+            // Each argument has a comma behind it.
+            mine.text.0.pop();
+            mine.text.put("}},\n");
+        } else {
+            decode::arguments_of(call, result.has_outputs(), &mut mine.text);
+            if ended.made != 0 {
+                mine.text.put("\"number\":");
+                mine.text.decimal(ended.made.into());
+                mine.text.put(",");
+            }
+            mine.text.put("\"result\":\"");
+            mine.text.put(match result.0 {
+                Some(result) => &self.results[result as usize],
+                None => "the thread was cancelled",
+            });
+            mine.text.put("\"}},\n");
+        }
+        // A wait may begin before its message is sent, and viewers drop arrows that point back in time.
+        if call.function() == VIPL_CALL_RECV_WAIT
+            && let Some(message) = self.arrived(mine, call, result)
+        {
+            mine.begin("arrives", ended.at, 0);
+            mine.text.put(",\"flow_in\":true,\"bind_id\":");
+            mine.text.hex(message);
+            mine.text.put(",\"args\":{}},\n");
+        }
     }
+
+    /// The name of the message that a call takes off.
+    #[inline]
+    fn arrived(&self, mine: &mut Mine, call: &Call<'_>, result: Outcome) -> Option<u64> {
+        let flow = self.flows.of(call.argument(0), &mut mine.last)?;
+        result.is_success().then(|| flow.next_received())
+    }
+}
+
+/// How a call ended: when, and the number of what it has made.
+struct Ended {
+    at: u64,
+    result: Outcome,
+    made: u32,
 }
 
 /// Calls that programs repeat until they find something.

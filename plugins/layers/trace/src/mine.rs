@@ -7,6 +7,9 @@ use crate::flows::Last;
 use crate::line::Text;
 use crate::ticks::{Anchor, Speed};
 
+/// Polls that find nothing for as long are a slice of their own; else the call that finds something has their number.
+const POLLS_NS: u64 = 10_000;
+
 /// Lines of one thread, and what it needs to make more.
 pub(crate) struct Mine {
     pub(crate) text: Text,
@@ -72,6 +75,21 @@ impl Mine {
             from: began,
             to: ended,
         });
+    }
+
+    /// Before the same call, which has found something: how many polls go into its line.
+    pub(crate) fn fold_polls(&mut self, call: &Call<'_>) -> u64 {
+        let fits = self.polls.as_ref().is_some_and(|polls| {
+            (polls.function, polls.object) == (call.function(), call.argument(0))
+                && self.anchor.ns(polls.to.wrapping_sub(polls.from)) < POLLS_NS
+        });
+        match fits {
+            true => self.polls.take().map_or(0, |polls| polls.times),
+            false => {
+                self.end_polls();
+                0
+            }
+        }
     }
 
     /// Writes the line of polls.

@@ -6,13 +6,14 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
 use vipl_plugin_sdk::layer::Host;
+use vipl_sys::file::is_of_this_user_alone;
 use vipl_sys::stderr::without_signal;
 
 use crate::mine::Mine;
@@ -202,8 +203,9 @@ fn put(mut file: &File, text: &[u8]) -> Result<(), i32> {
     })
 }
 
-/// Opens a file for appending, also one that exists; no symbolic link is followed, which others may have put into a folder of
-/// theirs. Who creates it writes the beginning of the list: the result of that is the second value.
+/// Opens a file for appending, also one of ours that exists. What others may have put into the folder, to read what is written, is refused:
+/// a symbolic link, a file with another owner or a second name. Who creates it writes the beginning of the list: the result of
+/// that is the second value.
 fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
     let path = Path::new(name);
     let mut options = File::options();
@@ -215,14 +217,24 @@ fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
         let begun = put(&file, b"[\n");
         return Ok((file, begun));
     }
-    let opened = options.create(true).open(path);
-    opened
-        .map(|file| (file, Ok(())))
+    let file = options
+        .open(path)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => format!("{name}: it is a symbolic link, which is not followed"),
             Some(libc::ENXIO) => format!("{name}: it is a FIFO or a device that nobody reads"),
             _ => format!("{name}: {error}"),
-        })
+        })?;
+    let about = file
+        .metadata()
+        .map_err(|error| format!("{name}: {error}"))?;
+    // Devices belong to root, and are what they are.
+    let is_ours = is_of_this_user_alone(&about) || about.file_type().is_char_device();
+    match is_ours {
+        true => Ok((file, Ok(()))),
+        false => Err(format!(
+            "{name}: it exists and is no file of this user's alone"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -242,6 +254,13 @@ mod tests {
             begun.and_then(|()| put(&opened, b"x")).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
+        let second = dir.join("second.json");
+        std::fs::hard_link(&file, &second).unwrap();
+        for name in [&file, &second, &dir] {
+            assert!(create(name.to_str().unwrap()).is_err(), "{name:?}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
+        create("/dev/null").unwrap().1.unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
