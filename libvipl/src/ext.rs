@@ -14,7 +14,7 @@ use crate::edge::{call, entry, put, release, required};
 /// - `Buffer`: Out: the document, NUL-terminated. NULL: only ask for its size.
 /// - `Length`: In: bytes of `Buffer`. Out: bytes of the document with its NUL.
 ///
-/// Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (usage and limits of this user
+/// Topics: `version`, `settings`, `plugins`, `layers`, `devices`, `counters`, `budgets` (usage and limits of this user
 /// at the Kernel Agent), `map NAME` (the plug-in of a device name, and the reason).
 ///
 /// - VIP_ERROR_RESOURCE: the buffer is too small, or NULL: `Length` has the size that is needed.

@@ -74,7 +74,7 @@ impl Library {
         &self.path
     }
 
-    /// What the library reports about a topic, as one JSON document: `version`, `settings`, `plugins`, `devices`,
+    /// What the library reports about a topic, as one JSON document: `version`, `settings`, `plugins`, `layers`, `devices`,
     /// `counters`, `budgets` or `map NAME`. None if it has no such extension or topic.
     #[must_use]
     pub fn describe(&self, topic: &str) -> Option<String> {

@@ -9,6 +9,7 @@ use crate::agent;
 use crate::error::Error;
 use crate::pages::Pages;
 use crate::plugin::host::HOST;
+use crate::plugin::layers::in_folders;
 use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map;
 use crate::process::{self, Process};
@@ -22,6 +23,7 @@ pub fn topic(topic: &CStr) -> Result<String, Error> {
         ("version", "") => version(process),
         ("settings", "") => settings(process),
         ("plugins", "") => plugins(process),
+        ("layers", "") => layers(process),
         ("devices", "") => devices(process),
         ("counters", "") => counters(process),
         ("budgets", "") => budgets(process)?,
@@ -88,6 +90,38 @@ fn plugins(process: &Process) -> Value {
         })
         .collect();
     list.sort_by_key(|plugin| plugin["path"].to_string());
+    list.into()
+}
+
+/// Those in use, the outermost one first; those that the setting names in vain; and what else there is.
+fn layers(process: &Process) -> Value {
+    let layers = process.layers.get();
+    let used = layers.map_or(&[][..], |layers| layers.list());
+    let left_out = layers.map_or(&[][..], |layers| layers.left_out());
+    let mut list: Vec<Value> = Vec::new();
+    list.extend(used.iter().map(|layer| {
+        json!({
+            "name": layer.name,
+            "version": layer.version,
+            "path": layer.path,
+            "state": "in use",
+        })
+    }));
+    list.extend(
+        left_out
+            .iter()
+            .map(|(name, reason)| json!({ "name": name, "state": "left out", "reason": reason })),
+    );
+    let named = |name: &str| {
+        used.iter().any(|layer| layer.name == name)
+            || left_out.iter().any(|(known, _)| known == name)
+    };
+    let others = in_folders(&process.settings).into_iter();
+    list.extend(
+        others
+            .filter(|(name, _)| !named(name))
+            .map(|(name, path)| json!({ "name": name, "path": path, "state": "not in use" })),
+    );
     list.into()
 }
 

@@ -236,6 +236,9 @@ fn verbose_text(vipl: &Library) -> String {
     if let Some(plugins) = host::describe(vipl, "plugins") {
         text += &format!("plug-ins\n{}\n", indent(&plugins_table(&plugins)));
     }
+    if let Some(layers) = host::describe(vipl, "layers") {
+        text += &format!("layers\n{}\n", indent(&layers_table(&layers)));
+    }
     if let Some(settings) = host::describe(vipl, "settings") {
         text += &format!("settings\n{}\n", indent(&settings_table(&settings)));
     }
@@ -320,6 +323,15 @@ fn plugins_table(plugins: &Value) -> String {
     )
 }
 
+fn layers_table(layers: &Value) -> String {
+    let columns = ["name", "version", "state", "path", "reason"];
+    rows_table(
+        layers,
+        &["<layer", "<version", "<state", "<file", "<reason"],
+        &columns,
+    )
+}
+
 /// A table of an array of objects.
 fn rows_table(rows: &Value, headings: &[&str], columns: &[&str]) -> String {
     let mut table = Table::new(headings);
@@ -391,6 +403,7 @@ fn everything(vipl: &Library, devices: &[Device]) -> Value {
         "version": host::describe(vipl, "version"),
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
         "plugins": host::describe(vipl, "plugins"),
+        "layers": host::describe(vipl, "layers"),
         "settings": host::describe(vipl, "settings"),
         "counters": host::describe(vipl, "counters"),
         "rdma": rdma_rows(&rdma::devices()),
