@@ -1,5 +1,6 @@
 /* The plug-in `wrong`: the example with three faults that nothing notices but a test of what it does. It lies between the
- * example and the library: a wrong status (1), wrong immediate data (2), a byte that is not stored (4). */
+ * example and the library: a wrong status (1), wrong immediate data (2), a byte that is not stored (4). Three more are worse:
+ * it stops (8), it crashes (16), it leaves a process that belongs to nobody (32), whose number it writes into $WRONG_PID. */
 #ifndef FAULTS
 #define FAULTS 7
 #endif
@@ -7,6 +8,10 @@
 #define vipl_plugin_v1 example_plugin
 #include "../../examples/plugin.c"
 #undef vipl_plugin_v1
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static const vipl_host *library;
 static vipl_host between;
@@ -25,9 +30,41 @@ static bool wrong_complete(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint
     return library->complete(vi, queue, status, length, immediate + (FAULTS & 2 && status & VIP_STATUS_IMMEDIATE ? 1 : 0));
 }
 
+/* A process outside of the program's group, session and descendants. */
+static void leave_a_process(void)
+{
+    static int left;
+    const char *name = getenv("WRONG_PID");
+    FILE *file = left++ == 0 && name != NULL ? fopen(name, "w") : NULL;
+    int number;
+
+    if (file == NULL || fork() != 0)
+        return;
+    setsid();
+    if (fork() != 0)
+        _exit(0);
+    fprintf(file, "%d\n", (int)getpid());
+    fclose(file);
+    for (number = 0; number < 3; number++)
+        close(number);
+    sleep(1000);
+    _exit(0);
+}
+
+static void be_worse(void)
+{
+    if (FAULTS & 32)
+        leave_a_process();
+    if (FAULTS & 16)
+        abort();
+    while (FAULTS & 8)
+        pause();
+}
+
 /* The last byte of a long message is not stored. */
 static bool wrong_scatter(vipl_vi *vi, const vipl_request *request, uint32_t offset, const void *from, uint32_t bytes)
 {
+    be_worse();
     return library->scatter(vi, request, offset, from, FAULTS & 4 && bytes > 4096 ? bytes - 1 : bytes);
 }
 

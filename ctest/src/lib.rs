@@ -26,6 +26,7 @@ pub mod life;
 mod run;
 mod sources;
 mod tool;
+mod tree;
 
 pub use agent::Agent;
 pub use compile::{
@@ -36,7 +37,7 @@ pub use examples::examples;
 pub use exit::until_exit;
 pub use installed::Installed;
 pub use library::{Build, example_in_rust, library_dir, profile, tools_dir, work_dir};
-pub use run::{Finished, Run, Started, end_with_parent, start_together};
+pub use run::{Finished, Limits, Run, Started, end_with_parent, start_together};
 pub use sources::product_sources;
 pub use tool::{fails_without_output, help_fits, run_tool, tool, with_library};
 

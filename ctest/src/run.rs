@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::library::{Build, library_dir};
+use crate::tree::Tree;
 
 /// How long a program may take unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,6 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STOPPED: Duration = Duration::from_secs(30);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often the processor time of a run with [`Limits`] is.
+const LOOK_AT_TIME: Duration = Duration::from_secs(1);
+/// Share of a processor that threads of the library use while a program does nothing, and more.
+const IDLE_SHARE: f64 = 0.02;
 /// How long its pipes may stay open after its end.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
@@ -45,12 +50,35 @@ const FAILURES: &[&str] = &[
     "cannot register",
 ];
 
+/// When a run has lost its way, however busy the machine is: not by the time that passes, but by what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Processor time of all of its processes.
+    pub processor_time: Duration,
+    /// How long they may do nothing at all.
+    pub idle: Duration,
+}
+
+/// Why a run was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Its seconds were over.
+    Late,
+    /// This process of it was stopped, and did not go on.
+    Stopped(libc::pid_t),
+    /// Its processor time was used up.
+    Busy(Duration),
+    /// It did nothing for so long.
+    Idle(Duration),
+}
+
 /// One run of one program.
 pub struct Run {
     command: Command,
     shown: String,
     patience: Duration,
     stopped_max: Duration,
+    limits: Option<(Limits, Tree)>,
     allowed: Vec<String>,
     build: Build,
     preload: Vec<PathBuf>,
@@ -69,8 +97,8 @@ pub struct Finished {
     pub stderr: String,
     /// The watchdog ended it.
     pub timed_out: bool,
-    /// The watchdog did so since this process of it was stopped, and did not go on.
-    pub stopped: Option<libc::pid_t>,
+    /// Why it did.
+    why: Option<Ended>,
     /// Some process still holds its standard output or error, though it has ended.
     pub held: bool,
     allowed: Vec<String>,
@@ -109,6 +137,7 @@ impl Run {
             shown,
             patience: PATIENCE,
             stopped_max: STOPPED,
+            limits: None,
             allowed: Vec::new(),
             build: Build::Own,
             preload: Vec::new(),
@@ -163,6 +192,16 @@ impl Run {
     pub fn seconds(mut self, seconds: u64) -> Run {
         self.patience = Duration::from_secs(seconds);
         self
+    }
+
+    /// With limits; all of its processes end with it, also those that have left its process group.
+    pub fn limits(self, limits: Limits) -> Run {
+        let tree = Tree::new();
+        let (name, value) = tree.variable();
+        let mut run = self;
+        run.command.env(name, value);
+        run.limits = Some((limits, tree));
+        run
     }
 
     /// Log lines with this text are no failure.
@@ -250,11 +289,11 @@ impl Started {
     /// Waits for its end.
     pub fn finish(mut self) -> Finished {
         let pause = Duration::from_millis(5);
-        let mut timed_out = false;
         let (mut looked, mut halted) = (self.begun, None);
-        let status = loop {
+        let mut pace = Pace::new(self.begun);
+        let (status, why) = loop {
             if let Some(status) = self.child.try_wait().expect("wait for a program") {
-                break status;
+                break (status, None);
             }
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
@@ -264,35 +303,101 @@ impl Started {
                     _ => (pid, looked),
                 });
             }
-            let is_stuck = halted.is_some_and(|(_, since)| since.elapsed() > self.run.stopped_max);
-            if is_stuck || self.begun.elapsed() > self.run.patience {
-                timed_out = true;
-                self.kill_group();
-                break self.child.wait().expect("wait for a program");
+            let stuck = halted.filter(|(_, since)| since.elapsed() > self.run.stopped_max);
+            let lost = self.run.limits.as_ref();
+            let why = stuck
+                .map(|(pid, _)| Ended::Stopped(pid))
+                .or_else(|| lost.and_then(|(limits, tree)| pace.look(limits, tree)))
+                .or_else(|| (self.begun.elapsed() > self.run.patience).then_some(Ended::Late));
+            if why.is_some() {
+                self.kill();
+                break (self.child.wait().expect("wait for a program"), why);
             }
             thread::sleep(pause);
         };
         let ended = Instant::now();
         let (stdout, one) = drain(&self.stdout, ended);
         let (stderr, two) = drain(&self.stderr, ended);
-        self.kill_group(); // children that outlived it
+        self.kill(); // children that outlived it
         Finished {
             shown: self.run.shown,
             status,
             stdout,
             stderr,
-            timed_out,
-            stopped: halted.filter(|_| timed_out).map(|(pid, _)| pid),
+            timed_out: why.is_some(),
+            why,
             held: one || two,
             allowed: self.run.allowed,
         }
     }
 
-    /// Ends the program and what it has started, all of which is its process group.
-    fn kill_group(&self) {
+    /// Ends the program and what it has started: its process group, and with limits the rest as well.
+    fn kill(&self) {
         let group = self.child.id() as libc::pid_t;
         // SAFETY: no memory is involved; the group is the one made for this child.
         unsafe { libc::kill(-group, libc::SIGKILL) };
+        if let Some((_, tree)) = &self.run.limits {
+            tree.end();
+        }
+    }
+}
+
+/// How fast a run uses processor time.
+struct Pace {
+    begun: Instant,
+    looked: Instant,
+    /// When it was last seen to do something, and what it had used then.
+    since: Instant,
+    used: Duration,
+}
+
+impl Pace {
+    fn new(begun: Instant) -> Pace {
+        Pace {
+            begun,
+            looked: begun,
+            since: begun,
+            used: Duration::ZERO,
+        }
+    }
+
+    /// Whether a run has lost its way.
+    fn look(&mut self, limits: &Limits, tree: &Tree) -> Option<Ended> {
+        if self.looked.elapsed() < LOOK_AT_TIME {
+            return None;
+        }
+        self.looked = Instant::now();
+        let used = tree.processor_time();
+        if used > limits.processor_time {
+            return Some(Ended::Busy(self.begun.elapsed()));
+        }
+        // Less than before: a process has ended for which nobody waits.
+        let more = used.abs_diff(self.used);
+        if more > self.since.elapsed().mul_f64(IDLE_SHARE) {
+            (self.since, self.used) = (self.looked, used);
+        }
+        let idle = self.since.elapsed();
+        (idle > limits.idle).then_some(Ended::Idle(idle))
+    }
+}
+
+impl Ended {
+    fn said(self) -> String {
+        match self {
+            Ended::Late => "it did not end in time".to_owned(),
+            Ended::Stopped(pid) => format!(
+                "its process {pid} was stopped by a signal (SIGSTOP or the like) and did not go on"
+            ),
+            Ended::Busy(time) => {
+                format!("it used up its processor time within {} s", time.as_secs())
+            }
+            Ended::Idle(time) => {
+                let seconds = time.as_secs();
+                format!(
+                    "none of its processes did anything for {seconds} s: they wait for each other, or for what does not come"
+                )
+            }
+        }
     }
 }
 
@@ -386,14 +491,9 @@ impl Finished {
     }
 
     fn ending(&self) -> String {
-        match (self.timed_out, self.status.signal()) {
-            (true, _) => match self.stopped {
-                Some(pid) => format!(
-                    "was ended by the watchdog, since its process {pid} was stopped by a signal (SIGSTOP or the like) and did not go on"
-                ),
-                None => "was ended by the watchdog, since it did not end in time".to_owned(),
-            },
-            (_, Some(signal)) => format!("was ended by signal {signal}{}", name_of(signal)),
+        match (self.why, self.status.signal()) {
+            (Some(why), _) => format!("was ended by the watchdog, since {}", why.said()),
+            (None, Some(signal)) => format!("was ended by signal {signal}{}", name_of(signal)),
             _ => format!("ended with {:?}", self.status.code()),
         }
     }

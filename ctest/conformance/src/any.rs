@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use crate::page::{self, Column};
 use crate::plan::{self, Planned, RUST_TESTS};
 use crate::provider::{NONE, ONE_WAY, Provider, UNMAPPING};
 use crate::results::Results;
-use crate::run::Outcome;
+use crate::run::{Outcome, Ways};
 use crate::verdict::Verdict;
 use crate::{assertions, probe, report, results, run};
 
@@ -55,6 +56,10 @@ struct Options {
     /// How many programs run at the same time
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
+
+    /// A run of which no process does anything for so many seconds is ended, and has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = run::IDLE.as_secs())]
+    patience: u64,
 
     /// Only runs whose name contains one of these; assertions are not judged then
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -155,7 +160,12 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
             eprintln!("{line}");
         }
     };
-    let outcomes = run::all(&able, options.jobs, folder.path().as_os_str(), &say);
+    let ways = Ways {
+        jobs: options.jobs,
+        plugins: folder.path().as_os_str(),
+        idle: Duration::from_secs(options.patience),
+    };
+    let outcomes = run::all(&able, &ways, &say);
     // Those are tests of the library, of this project's checkout.
     let elsewhere = RUST_TESTS
         .iter()

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Run, library_dir, profile};
+use vipl_ctest::{Limits, Run, library_dir, profile};
 
 use crate::assertions::ids_in;
 use crate::class::Class;
@@ -19,6 +19,10 @@ use crate::program;
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
 const WATCHDOG_SECONDS: u64 = 900;
+/// So is one that uses more processor time than any by far.
+const PROCESSOR_TIME: Duration = Duration::from_secs(300);
+/// And one of which no process does anything for longer than the programs wait for what is certain to happen, 80 seconds.
+pub(crate) const IDLE: Duration = Duration::from_secs(120);
 /// After this time it is said that a run has not ended yet.
 const WORD: Duration = Duration::from_secs(30);
 
@@ -41,7 +45,7 @@ pub(crate) struct Outcome {
 /// Runs one; the second value is the failure with all that is known about it.
 fn attempt(
     run: &Planned,
-    plugins: &OsStr,
+    ways: &Ways<'_>,
     say: &(dyn Fn(&str) + Sync),
 ) -> (Outcome, Option<String>) {
     let begun = Instant::now();
@@ -57,14 +61,14 @@ fn attempt(
         Ok(ground) => ground,
         Err(error) => return (outcome, Some(error)),
     };
-    let mut started = ground.place(run, command(run, plugins, &ground)).start();
+    let mut started = ground.place(run, command(run, ways, &ground)).start();
     while started.is_running() && begun.elapsed() < WORD {
         std::thread::sleep(Duration::from_millis(5));
     }
     if started.is_running() {
-        let seconds = WORD.as_secs();
+        let (seconds, idle) = (WORD.as_secs(), ways.idle.as_secs());
         say(&format!(
-            "run {run} ... has not ended after {seconds} s, is ended after {WATCHDOG_SECONDS} s"
+            "run {run} ... has not ended after {seconds} s; it is ended when it has done nothing for {idle} s, or after {WATCHDOG_SECONDS} s"
         ));
     }
     let finished = started.finish();
@@ -92,13 +96,18 @@ fn attempt(
 }
 
 /// The command of a run.
-fn command(run: &Planned, plugins: &OsStr, ground: &Ground) -> Run {
+fn command(run: &Planned, ways: &Ways<'_>, ground: &Ground) -> Run {
+    let limits = Limits {
+        processor_time: PROCESSOR_TIME,
+        idle: ways.idle,
+    };
     let mut command = program::command(run)
         .seconds(WATCHDOG_SECONDS)
+        .limits(limits)
         .arg("-d")
         .arg(run.provider.device);
     if run.class == Class::Own {
-        command = command.env("VIPL_PLUGIN_PATH", plugins);
+        command = command.env("VIPL_PLUGIN_PATH", ways.plugins);
     }
     command = command
         .env("VIPL_HOSTS", ground.table())
@@ -161,18 +170,23 @@ fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
     });
 }
 
-/// Runs all, `jobs` at a time, then those that failed once more. `plugins` is the path to plug-ins.
+/// How runs are made.
+pub(crate) struct Ways<'a> {
+    /// How many at a time.
+    pub(crate) jobs: usize,
+    /// The path to plug-ins.
+    pub(crate) plugins: &'a OsStr,
+    /// How long one may do nothing.
+    pub(crate) idle: Duration,
+}
+
+/// Runs all, then those that failed once more.
 ///
 /// `say` gets a line about each.
-pub(crate) fn all(
-    runs: &[Planned],
-    jobs: usize,
-    plugins: &OsStr,
-    say: &(dyn Fn(&str) + Sync),
-) -> Vec<Outcome> {
+pub(crate) fn all(runs: &[Planned], ways: &Ways<'_>, say: &(dyn Fn(&str) + Sync)) -> Vec<Outcome> {
     let done: Mutex<Vec<(Outcome, Option<String>)>> = Mutex::new(Vec::new());
-    in_parallel(runs, jobs, |run| {
-        let (outcome, failure) = attempt(run, plugins, say);
+    in_parallel(runs, ways.jobs, |run| {
+        let (outcome, failure) = attempt(run, ways, say);
         let verdict = match &failure {
             Some(_) => "FAILED, once more later",
             None => "ok",
@@ -190,14 +204,14 @@ pub(crate) fn all(
     done.into_iter()
         .map(|(outcome, first)| match first {
             None => outcome,
-            Some(first) => again(&outcome.run, first, plugins, say),
+            Some(first) => again(&outcome.run, first, ways, say),
         })
         .collect()
 }
 
 /// The second attempt.
-fn again(run: &Planned, first: String, plugins: &OsStr, say: &(dyn Fn(&str) + Sync)) -> Outcome {
-    let (mut outcome, second) = attempt(run, plugins, say);
+fn again(run: &Planned, first: String, ways: &Ways<'_>, say: &(dyn Fn(&str) + Sync)) -> Outcome {
+    let (mut outcome, second) = attempt(run, ways, say);
     let verdict = if second.is_some() { "FAILED" } else { "ok" };
     say(&format!("run {run} ... {verdict} the second time"));
     match second {

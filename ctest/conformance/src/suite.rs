@@ -123,7 +123,12 @@ fn suite(options: &Options) -> Result<bool, String> {
     if options.compile {
         return Ok(complaints.is_empty());
     }
-    let outcomes = run::all(&able, options.jobs, &plugins, &|line| println!("{line}"));
+    let ways = run::Ways {
+        jobs: options.jobs,
+        plugins: &plugins,
+        idle: run::IDLE,
+    };
+    let outcomes = run::all(&able, &ways, &|line| println!("{line}"));
     if options.verbose {
         for outcome in &outcomes {
             let shown: Vec<&str> = outcome.shown.iter().map(String::as_str).collect();

@@ -97,6 +97,43 @@ fn three_faults_are_found() {
     assert_eq!(found(7), (true, true), "all of them");
 }
 
+/// One that stops ends when it has done nothing for a while, one that crashes at once, and no process outlives the run.
+#[test]
+fn plugins_that_stop_crash_or_leave_processes() {
+    let folder = programs(&["xfer"]);
+    let file = folder.path().join("pid");
+    for (fault, why) in [
+        (8, "none of its processes did anything for "),
+        (16, "xfer_strict_two_RD"),
+        (32, ""),
+    ] {
+        let program = Program::new(source("badplugins/wrong.c"))
+            .flag("-O2")
+            .shared();
+        let program = program.flag(format!("-DFAULTS={fault}"));
+        let wrong = program.build(&folder.path().join("libvipl_wrong.so"));
+        let mut command = tool(CONFORM, &["--filter", "xfer_strict_two", "--patience", "2"]);
+        let command = command.arg("--plugin").arg(&wrong);
+        let command = command.arg("--programs").arg(folder.path());
+        let output = command
+            .env("WRONG_PID", &file)
+            .output()
+            .expect("vip_conform");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let shown = format!(
+            "fault {fault}: {text}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let failed = i32::from(!why.is_empty());
+        assert_eq!(output.status.code(), Some(failed), "{shown}");
+        assert!(text.contains(why), "{shown}");
+    }
+    let pid = std::fs::read_to_string(&file).expect("the number of the process");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    let runs = stat.is_ok_and(|stat| !stat.contains(") Z"));
+    assert!(!runs, "process {pid} is left");
+}
+
 /// What cannot be tested gives a reason and another exit code.
 #[test]
 fn files_that_are_no_plugins() {
