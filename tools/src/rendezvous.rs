@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use vipl_client::{Address, Code, Request};
+use vipl_client::{Address, Code, Library, Request};
 
 use crate::endpoint::Vi;
 use crate::nic::{Nic, host_text};
@@ -33,6 +33,40 @@ pub struct Rendezvous<'a> {
     pub remote_host: &'a [u8],
     /// What all connections of the two processes have in common.
     pub key: &'a [u8],
+}
+
+/// The same for a thread that opens the device itself.
+#[derive(Clone)]
+pub struct Seat {
+    pub(crate) library: &'static Library,
+    pub(crate) device: String,
+    pub(crate) side: Side,
+    pub(crate) remote_host: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Seat {
+    /// Opens the device for the calling thread.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(&self) -> Result<Nic> {
+        Nic::open(self.library, &self.device)
+    }
+
+    /// Connects a VI of that NIC with the peer's VI of the same channel.
+    ///
+    /// # Errors
+    /// There is no connection in time.
+    pub fn join(&self, nic: &Nic, vi: &Vi, channel: u32) -> Result<()> {
+        let rendezvous = Rendezvous {
+            nic,
+            side: self.side,
+            remote_host: &self.remote_host,
+            key: &self.key,
+        };
+        rendezvous.join(vi, channel, Some(Duration::from_millis(CONNECT_MS)))
+    }
 }
 
 impl Rendezvous<'_> {

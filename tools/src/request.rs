@@ -18,6 +18,8 @@ use crate::{Error, Result};
 pub const TURNS_MAX: u64 = 10_000_000_000;
 /// Channels of one client at most.
 pub const CHANNELS_MAX: u64 = 1 << 30;
+/// Threads that serve one client at most.
+pub const THREADS_MAX: u64 = 32;
 /// Default of the registered memory that a server grants a client.
 pub const MEMORY: u64 = 256 << 20;
 
@@ -175,6 +177,10 @@ pub enum Request {
     PingPong(Spec, u32),
     /// To receive a stream on this channel.
     Stream(StreamSpec, u32),
+    /// To receive a stream of messages on this channel, and to send one on the next.
+    Duplex(StreamSpec, u32),
+    /// To receive that many streams of messages, each by a thread of its own, on this channel and those that follow.
+    Threads(StreamSpec, usize, u32),
     /// To connect that many VIs, on this channel and those that follow.
     Crowd(Crowd, ViSpec, usize, u32),
     /// The client's memory for RDMA.
@@ -217,21 +223,26 @@ impl Request {
                 Self::PingPong(spec, channel(1)?)
             }
             "stream" => {
-                let (vi, bytes) = message(question, bounds)?;
-                let kind = match number("kind", 0..=2)? {
-                    0 => Kind::Send,
-                    1 => Kind::Write,
-                    _ => Kind::Read,
-                };
-                let spec = StreamSpec {
-                    kind,
-                    vi,
-                    bytes,
-                    window: number("window", 1..=(bounds.queue_max / 2).max(1))?,
-                    wait: flag("wait"),
-                };
+                let spec = stream(question, bounds)?;
                 fits(spec.layout(false).total(), bounds)?;
                 Self::Stream(spec, channel(1)?)
+            }
+            "duplex" => {
+                let spec = messages(question, bounds)?;
+                let both = [true, false].map(|sends| spec.layout(sends).total());
+                let total = both[0].zip(both[1]).and_then(|(a, b)| a.checked_add(b));
+                fits(total, bounds)?;
+                Self::Duplex(spec, channel(2)?)
+            }
+            "threads" => {
+                let spec = messages(question, bounds)?;
+                let count = number("threads", 1..=THREADS_MAX.min(bounds.vi_max))?;
+                let one = spec.layout(false).total();
+                fits(
+                    one.and_then(|bytes| bytes.checked_mul(count as usize)),
+                    bounds,
+                )?;
+                Self::Threads(spec, count as usize, channel(count)?)
             }
             "cq" | "cq-random" | "connect" | "memory" => {
                 let crowd = match op {
@@ -310,6 +321,31 @@ fn message(question: &Value, bounds: &Bounds) -> Result<(ViSpec, usize)> {
     Ok((vi, number(question, "bytes", 0..=most)? as usize))
 }
 
+fn stream(question: &Value, bounds: &Bounds) -> Result<StreamSpec> {
+    let (vi, bytes) = message(question, bounds)?;
+    let kind = match number(question, "kind", 0..=2)? {
+        0 => Kind::Send,
+        1 => Kind::Write,
+        _ => Kind::Read,
+    };
+    Ok(StreamSpec {
+        kind,
+        vi,
+        bytes,
+        window: number(question, "window", 1..=(bounds.queue_max / 2).max(1))?,
+        wait: question["wait"].as_bool().unwrap_or(false),
+    })
+}
+
+/// A stream of messages.
+fn messages(question: &Value, bounds: &Bounds) -> Result<StreamSpec> {
+    let spec = stream(question, bounds)?;
+    match spec.kind {
+        Kind::Send => Ok(spec),
+        _ => Err(refused("kind is not 0; this test has messages only")),
+    }
+}
+
 fn fits(total: Option<usize>, bounds: &Bounds) -> Result<()> {
     match total {
         Some(bytes) if bytes as u64 <= bounds.memory => Ok(()),
@@ -372,6 +408,39 @@ mod tests {
             let said = Request::read(&question, &BOUNDS).unwrap_err().to_string();
             assert!(said.contains(name), "{said}");
         }
+    }
+
+    #[test]
+    fn streams_of_one_client_are_bounded_together() {
+        let read = |op: &str, bytes: u64, threads: u64| {
+            let question = json!({"op": op, "channel": 7, "kind": 0, "level": 2, "threads": threads,
+                "transfer_max": 1 << 30, "bytes": bytes, "window": 64});
+            Request::read(&question, &BOUNDS).map_err(|error| error.to_string())
+        };
+        assert!(matches!(
+            read("threads", 4096, 32),
+            Ok(Request::Threads(_, 32, 7))
+        ));
+        assert!(matches!(read("duplex", 4096, 0), Ok(Request::Duplex(_, 7))));
+        // Two buffers each.
+        assert!(read("threads", 16 << 20, 4).is_ok());
+        for (op, bytes, threads, said) in [
+            (
+                "threads",
+                4096,
+                0,
+                "threads is 0; this server accepts 1 to 32",
+            ),
+            ("threads", 4096, 33, "threads is 33"),
+            ("threads", 16 << 20, 16, "bytes of memory"),
+            ("duplex", 64 << 20, 1, "bytes of memory"),
+        ] {
+            let refusal = read(op, bytes, threads).unwrap_err();
+            assert!(refusal.contains(said), "{refusal}");
+        }
+        let writes = json!({"op": "duplex", "channel": 1, "kind": 1, "level": 2,
+            "transfer_max": 4096, "bytes": 8, "window": 4});
+        assert!(Request::read(&writes, &BOUNDS).is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::control::{Control, DOCUMENT_MAX, Patience, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::nic::{Nic, address_text, host_text};
 use crate::pin::Pair;
-use crate::rendezvous::{CONNECT_MS, Rendezvous, Side};
+use crate::rendezvous::{CONNECT_MS, Rendezvous, Seat, Side};
 use crate::request::{Bounds, Request, number};
 use crate::{Error, Result, report, sys};
 
@@ -417,6 +417,18 @@ impl<L: Local> Session<L> {
             key: &self.key,
         };
         rendezvous.join(vi, channel, Some(Duration::from_millis(CONNECT_MS)))
+    }
+
+    /// How a thread of its own connects VIs with the peer's.
+    #[must_use]
+    pub fn seat(&self) -> Seat {
+        Seat {
+            library: self.nic.library(),
+            device: self.nic.attributes().name.clone(),
+            side: self.side,
+            remote_host: self.remote_host.clone(),
+            key: self.key.clone(),
+        }
     }
 
     /// What this process shares with a peer that it has started, or that has started it.

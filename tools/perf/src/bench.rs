@@ -26,6 +26,8 @@ pub(crate) struct Params {
     pub(crate) iterations: Option<u64>,
     pub(crate) time: Duration,
     pub(crate) vis: usize,
+    /// Of `threads`, at each side.
+    pub(crate) threads: usize,
     /// Of `scale`.
     pub(crate) processes: usize,
 }

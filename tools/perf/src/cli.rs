@@ -20,7 +20,8 @@ use crate::tests::Test;
 /// Start the server without arguments, then the client with tests and the server's HOST. Or start both
 #[doc = " with --self. The server serves whoever can connect on DEVICE, until a client has finished."]
 ///
-/// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
+/// Tests: latency, bandwidth, bidirectional (streams in both directions at once, by one thread of each
+/// process), threads (streams of --threads threads at each side), rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
 /// Read), library (RDMA Writes into memory of vipl_alloc, beside a cache line and beside messages),
 /// company (a ping-pong beside a process that computes on each of the two CPUs: the mean, the median,
 /// the 99th percentile and the worst, polling and waiting), profiled (a ping-pong under `perf record`,
@@ -104,6 +105,10 @@ pub(crate) struct Options {
     /// Call sched_yield after a poll of scale that finds nothing
     #[arg(long = "yield", conflicts_with = "wait")]
     pub(crate) give_way: bool,
+
+    /// Threads of each process for threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub(crate) threads: u8,
 
     /// Connected VIs for cq, cq-random, connect and idle-memory
     #[arg(long, default_value_t = 1000)]
@@ -278,6 +283,7 @@ impl Job {
             time: Duration::try_from_secs_f64(options.seconds)
                 .map_err(|_| Error::Usage("--seconds is not a valid duration".to_owned()))?,
             vis: options.vis.max(1),
+            threads: usize::from(options.threads),
             processes: 0,
         };
         let cpu = options.cpu.as_deref();

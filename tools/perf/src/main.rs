@@ -8,6 +8,7 @@ mod cli;
 mod company;
 mod context;
 mod cq;
+mod duplex;
 mod frames;
 mod fresh;
 mod idle;
@@ -34,6 +35,7 @@ mod stream;
 mod table;
 mod tcp;
 mod tests;
+mod threads;
 mod udp;
 mod usage;
 

@@ -18,6 +18,8 @@ const LATENCIES: &[(&str, &[&str])] = &[
 ];
 const STREAMS: &[(&str, &[&str])] = &[
     ("bandwidth", &["stream"]),
+    ("bidirectional", &["stream"]),
+    ("threads", &["stream"]),
     ("write-bandwidth", &["stream"]),
     ("read", &["stream"]),
 ];

@@ -13,11 +13,11 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use vipl_tools::descriptor::Descriptor;
 use vipl_tools::endpoint::{Endpoint, Vi};
 use vipl_tools::error::PATIENCE_S;
-use vipl_tools::nic::level_names;
+use vipl_tools::nic::{Nic, level_names};
 use vipl_tools::patience::Patience;
 use vipl_tools::pingpong::{span_json, span_of};
 use vipl_tools::request::{Kind, SMALL, StreamSpec};
@@ -35,8 +35,8 @@ pub(crate) struct Stream {
 }
 
 /// The memory and counters of one side.
-struct Flow {
-    endpoint: Endpoint,
+pub(crate) struct Flow {
+    pub(crate) endpoint: Endpoint,
     kind: Kind,
     wait: bool,
     window: u64,
@@ -83,8 +83,7 @@ impl Stream {
         if kind != Kind::Send && params.bytes == 0 {
             return Err(Error::Usage("RDMA needs at least one byte".to_owned()));
         }
-        let most = nic.descriptors_per_queue_max / 2;
-        let window = (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2));
+        let window = window(session, params);
         let channel = session.new_channel();
         let spec = StreamSpec {
             kind,
@@ -93,12 +92,8 @@ impl Stream {
             window,
             wait: peer_waits,
         };
-        let mut flow = Flow::new(session, spec, params.wait, Role::Sender)?;
-        let answer = session.ask(&json!({
-            "op": "stream", "channel": channel, "kind": kind as u8, "level": vi.level,
-            "transfer_max": vi.transfer_max, "bytes": params.bytes, "window": window,
-            "wait": peer_waits,
-        }))?;
+        let mut flow = Flow::new(&session.nic, spec, params.wait, Role::Sender)?;
+        let answer = session.ask(&question("stream", spec, channel))?;
         flow.aim(span_of(&answer));
         session.join(&flow.endpoint.vi, channel)?;
         Ok(Self {
@@ -147,43 +142,74 @@ impl Stream {
         flow.finish()?;
         Ok((count, taken))
     }
+}
 
-    /// Warms up, and finds how many messages take the time that was asked for.
-    fn count(&mut self, session: &mut Session) -> Result<u64> {
-        let first = self.pass(session, self.flow.window)?;
-        let per_message = first.as_secs_f64() / self.flow.window as f64;
-        let guess = (0.02 / per_message.max(1e-9)) as u64;
-        let guess = guess.clamp(self.flow.window, 2_000_000);
-        let warm = self.pass(session, guess)?;
-        let rate = guess as f64 / warm.as_secs_f64().max(1e-9);
-        Ok(((rate * self.params.time.as_secs_f64()) as u64).clamp(self.flow.window, 200_000_000))
-    }
+/// Operations under way at most on this device.
+pub(crate) fn window(session: &Session, params: Params) -> u64 {
+    let most = session.nic.attributes().descriptors_per_queue_max / 2;
+    (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2))
+}
+
+/// The request for a test with streams like this.
+pub(crate) fn question(op: &str, spec: StreamSpec, channel: u32) -> Value {
+    json!({
+        "op": op, "channel": channel, "kind": spec.kind as u8, "level": spec.vi.level,
+        "transfer_max": spec.vi.transfer_max, "bytes": spec.bytes, "window": spec.window,
+        "wait": spec.wait,
+    })
+}
+
+/// Passes that are measured: so many messages each, and how long they took.
+pub(crate) fn measured(
+    params: Params,
+    window: u64,
+    mut pass: impl FnMut(u64) -> Result<Duration>,
+) -> Result<(u64, f64)> {
+    let count = match params.iterations {
+        Some(count) => {
+            pass(count.min(1000))?;
+            count
+        }
+        None => {
+            // Warms up, and finds how many messages take the time that was asked for.
+            let per_message = pass(window)?.as_secs_f64() / window as f64;
+            let guess = (0.02 / per_message.max(1e-9)) as u64;
+            let guess = guess.clamp(window, 2_000_000);
+            let rate = guess as f64 / pass(guess)?.as_secs_f64().max(1e-9);
+            ((rate * params.time.as_secs_f64()) as u64).clamp(window, 200_000_000)
+        }
+    };
+    Ok((count, pass(count)?.as_secs_f64()))
+}
+
+/// Bandwidth, rate, and processor time, of so many messages of a size.
+pub(crate) fn figures(messages: u64, bytes: usize, time: f64, cpu: Option<f64>) -> Vec<Figure> {
+    let gigabytes = (messages * bytes as u64) as f64 / 1e9;
+    let mut all = vec![
+        figure("stream", gigabytes / time, "GB/s"),
+        figure("messages", messages as f64 / time / 1e6, "M/s"),
+    ];
+    all.extend(cpu.map(|seconds| figure("CPU", seconds / gigabytes, "s/GB")));
+    all
 }
 
 impl Bench for Stream {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
-        let count = match self.params.iterations {
-            Some(count) => {
-                self.pass(session, count.min(1000))?;
-                count
-            }
-            None => self.count(session)?,
-        };
-        let before = cpu_seconds(session)?;
-        let time = self.pass(session, count)?.as_secs_f64();
-        let after = cpu_seconds(session)?;
-        let rate = count as f64 / time;
-        let gigabytes = (count * self.params.bytes as u64) as f64 / 1e9;
-        let bandwidth = figure("stream", gigabytes / time, "GB/s");
-        let messages = figure("messages", rate / 1e6, "M/s");
+        let (params, window) = (self.params, self.flow.window);
+        let mut used = None;
+        let (count, time) = measured(params, window, |count| {
+            let before = cpu_seconds(session)?;
+            let time = self.pass(session, count)?;
+            let after = cpu_seconds(session)?;
+            used = before.zip(after).map(|(before, after)| after - before);
+            Ok(time)
+        })?;
+        let mut figures = figures(count, params.bytes, time, used);
         if self.by_rate {
-            return Ok(vec![messages, bandwidth]);
+            figures.truncate(2);
+            figures.swap(0, 1);
         }
-        let cpu = before
-            .zip(after)
-            .map(|(before, after)| (after - before) / gigabytes);
-        let cpu = cpu.map(|each| figure("CPU", each, "s/GB"));
-        Ok([bandwidth, messages].into_iter().chain(cpu).collect())
+        Ok(figures)
     }
 
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {
@@ -194,7 +220,7 @@ impl Bench for Stream {
 
 /// Processor time of both processes so far in seconds, with the threads of the library and the kernel's part; None for a
 /// peer that this process has not started.
-fn cpu_seconds(session: &mut Session) -> Result<Option<f64>> {
+pub(crate) fn cpu_seconds(session: &mut Session) -> Result<Option<f64>> {
     if !session.is_local() {
         return Ok(None);
     }
@@ -206,7 +232,7 @@ fn cpu_seconds(session: &mut Session) -> Result<Option<f64>> {
 
 /// The server's side, from the question that opened it to its end.
 pub(crate) fn serve(session: &mut Session, spec: StreamSpec, channel: u32) -> Result<()> {
-    let mut flow = Flow::new(session, spec, spec.wait, Role::Receiver)?;
+    let mut flow = Flow::new(&session.nic, spec, spec.wait, Role::Receiver)?;
     session.reply(&span_json(flow.endpoint.target()))?;
     session.join(&flow.endpoint.vi, channel)?;
     while let Some(count) = session.next_go()? {
@@ -219,19 +245,21 @@ pub(crate) fn serve(session: &mut Session, spec: StreamSpec, channel: u32) -> Re
     session.ended()
 }
 
+/// The part of one side.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
     Sender,
     Receiver,
 }
 
 impl Flow {
-    fn new(session: &Session, spec: StreamSpec, wait: bool, role: Role) -> Result<Self> {
+    /// A VI that is not connected yet, with all receives posted.
+    pub(crate) fn new(nic: &Nic, spec: StreamSpec, wait: bool, role: Role) -> Result<Self> {
         let StreamSpec {
             kind, vi, window, ..
         } = spec;
         let layout = spec.layout(role == Role::Sender);
-        let endpoint = Endpoint::new(&session.nic, vi, layout, None)?;
+        let endpoint = Endpoint::new(nic, vi, layout, None)?;
         let last = endpoint.sends[layout.sends - 1];
         if (kind, role) == (Kind::Send, Role::Receiver) {
             // Credits are 32 bits of immediate data and nothing else.
@@ -270,25 +298,11 @@ impl Flow {
     }
 
     /// Sends `count` messages, and returns when the receiver has reported all of them.
-    fn send(&mut self, count: u64) -> Result<()> {
-        let posted = 2 * self.window;
+    pub(crate) fn send(&mut self, count: u64) -> Result<()> {
         let goal = self.sent + count;
         let mut patience = Patience::new("streaming");
         while self.credited < goal {
-            let room = (self.window - (self.sent - self.done))
-                .min(posted - (self.sent - self.credited))
-                .min(goal - self.sent);
-            for _ in 0..room {
-                let index = (self.sent % self.window) as usize;
-                self.endpoint.vi.post_send(self.endpoint.sends[index])?;
-                self.sent += 1;
-            }
-            let mut moved = room + self.take_sends()?;
-            // Credits are looked for when they are soon needed.
-            if self.sent - self.credited >= self.window || self.sent == goal {
-                moved += self.take_credits()?;
-            }
-            if moved > 0 {
+            if self.send_some(goal)? > 0 {
                 patience = Patience::new("streaming");
             } else if self.wait {
                 self.sleep()?;
@@ -299,6 +313,47 @@ impl Flow {
         while self.done < self.sent {
             self.take_sends()?;
             patience.spend()?;
+        }
+        Ok(())
+    }
+
+    /// Posts the messages that there is room for, up to number `goal`, and takes what is complete; returns how much happened.
+    #[inline(always)]
+    fn send_some(&mut self, goal: u64) -> Result<u64> {
+        let room = (self.window - (self.sent - self.done))
+            .min(2 * self.window - (self.sent - self.credited))
+            .min(goal - self.sent);
+        for _ in 0..room {
+            let index = (self.sent % self.window) as usize;
+            self.endpoint.vi.post_send(self.endpoint.sends[index])?;
+            self.sent += 1;
+        }
+        let mut moved = room + self.take_sends()?;
+        // Credits are looked for when they are soon needed.
+        if self.sent - self.credited >= self.window || self.sent == goal {
+            moved += self.take_credits()?;
+        }
+        Ok(moved)
+    }
+
+    /// Sends `count` messages while `back` receives as many, by one thread.
+    pub(crate) fn exchange(&mut self, back: &mut Flow, count: u64) -> Result<()> {
+        let (goal, goal_back) = (self.sent + count, back.credited + count);
+        let mut reported = back.credited;
+        let mut patience = Patience::new("streaming both ways");
+        while self.credited < goal || self.done < self.sent || back.credited < goal_back {
+            let mut moved = self.send_some(goal)?;
+            while back.credited < goal_back
+                && let Some(descriptor) = back.endpoint.vi.receive_done()?
+            {
+                back.count(descriptor, goal_back, &mut reported)?;
+                moved += 1;
+            }
+            if moved > 0 {
+                patience = Patience::new("streaming both ways");
+            } else {
+                patience.spend()?;
+            }
         }
         Ok(())
     }
@@ -344,18 +399,24 @@ impl Flow {
 
     /// Takes `count` messages and reports to the sender in between and at the end. (`sent` and `done` count
     /// credits here, `credited` the messages.)
-    fn receive(&mut self, count: u64) -> Result<()> {
-        let step = (self.window / 2).max(1);
+    pub(crate) fn receive(&mut self, count: u64) -> Result<()> {
         let goal = self.credited + count;
         let mut reported = self.credited;
         while self.credited < goal {
             let descriptor = next_message(&self.endpoint.vi, self.wait)?;
-            self.endpoint.vi.post_receive(descriptor)?;
-            self.credited += 1;
-            if self.credited - reported >= step || self.credited == goal {
-                reported = self.credited;
-                self.report(reported as u32)?;
-            }
+            self.count(descriptor, goal, &mut reported)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a message, and reports when it is time.
+    #[inline(always)]
+    fn count(&mut self, descriptor: Descriptor, goal: u64, reported: &mut u64) -> Result<()> {
+        self.endpoint.vi.post_receive(descriptor)?;
+        self.credited += 1;
+        if self.credited - *reported >= (self.window / 2).max(1) || self.credited == goal {
+            *reported = self.credited;
+            self.report(*reported as u32)?;
         }
         Ok(())
     }

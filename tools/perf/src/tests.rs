@@ -6,6 +6,7 @@ use vipl_tools::{Error, Result, pingpong, size};
 
 use crate::bench::{Bench, Params};
 use crate::cq::{self, CqCost};
+use crate::duplex::{self, Duplex};
 use crate::idle::Idle;
 use crate::latency::{InCompany, Latency};
 use crate::machine::Session;
@@ -17,12 +18,15 @@ use crate::random::{self, CqRandom};
 use crate::reference::Reference;
 use crate::setup::{self, Connect};
 use crate::stream::{self, Stream};
+use crate::threads::{self, Threads};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Latency,
     Bandwidth,
+    Bidirectional,
+    Threads,
     Rate,
     Write,
     WriteLatency,
@@ -46,9 +50,11 @@ pub(crate) enum Test {
 }
 
 /// All of them, in the order in which `all` runs them; what `write` measures is two.
-const ALL: [(Test, &str); 22] = [
+const ALL: [(Test, &str); 24] = [
     (Test::Latency, "latency"),
     (Test::Bandwidth, "bandwidth"),
+    (Test::Bidirectional, "bidirectional"),
+    (Test::Threads, "threads"),
     (Test::Rate, "rate"),
     (Test::WriteLatency, "write-latency"),
     (Test::Write, "write-bandwidth"),
@@ -111,7 +117,9 @@ impl Test {
     pub(crate) fn sizes(self) -> Vec<usize> {
         match self {
             Self::Latency | Self::WriteLatency => vec![8, 64, 512, 4096, 16384, 65536],
-            Self::Bandwidth | Self::Write | Self::Read => size::powers(4096, 65536),
+            Self::Bandwidth | Self::Bidirectional | Self::Threads | Self::Write | Self::Read => {
+                size::powers(4096, 65536)
+            }
             Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
             Self::Overlap => vec![65_472],
             _ => vec![8],
@@ -184,6 +192,8 @@ impl Test {
             Self::Latency => Box::new(Latency::open(session, params, false)?),
             Self::WriteLatency => Box::new(Latency::open(session, params, true)?),
             Self::Bandwidth => Box::new(Stream::open(session, params, Kind::Send, false)?),
+            Self::Bidirectional => Box::new(Duplex::open(session, params)?),
+            Self::Threads => Box::new(Threads::open(session, params)?),
             Self::Rate => Box::new(Stream::open(session, params, Kind::Send, true)?),
             Self::Write => Box::new(Stream::open(session, params, Kind::Write, false)?),
             Self::Read => Box::new(Stream::open(session, params, Kind::Read, false)?),
@@ -205,6 +215,8 @@ pub(crate) fn serve(session: &mut Session) -> Result<Served> {
     server::each(session, |session, request| match request {
         Request::PingPong(spec, channel) => pingpong::serve(session, spec, channel),
         Request::Stream(spec, channel) => stream::serve(session, spec, channel),
+        Request::Duplex(spec, channel) => duplex::serve(session, spec, channel),
+        Request::Threads(spec, count, first) => threads::serve(session, spec, count, first),
         Request::Crowd(crowd, vi, count, first) => {
             let serve = match crowd {
                 Crowd::Cq => cq::serve,
