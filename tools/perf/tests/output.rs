@@ -117,6 +117,13 @@ fn set_up_and_many_vis_are_measured() {
         assert_eq!(found, names, "{arguments:?}");
         assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
     };
+    for test in ["bidirectional", "threads"] {
+        let short = ["--self", "-s", "4k", "-n", "2000", "--threads", "3"];
+        expect(
+            &[&[test], &short[..]].concat(),
+            &["stream", "messages", "CPU"],
+        );
+    }
     expect(
         &["connect", "--self", "--vis", "20"],
         &[

@@ -96,6 +96,25 @@ fn every_number_of_a_test_has_a_bound() {
         "window is 1099511627776",
     );
     refused(vipl, &server, &[with("level", 7)], "level is 7");
+    let several = |op: &str, name: &str, value: u64| {
+        let mut question = with(name, value);
+        question["op"] = json!(op);
+        question
+    };
+    for (question, words) in [
+        (
+            several("threads", "threads", 33),
+            "threads is 33; this server accepts 1 to 32",
+        ),
+        (several("threads", "threads", 0), "threads is 0"),
+        (
+            several("duplex", "bytes", 1 << 19),
+            "more than 1048576 bytes of memory",
+        ),
+        (several("duplex", "kind", 1), "kind is not 0"),
+    ] {
+        refused(vipl, &server, &[question], words);
+    }
     refused(vipl, &server, &[with("channel", u64::MAX)], "channel is");
     let many =
         json!({"op": "connect", "level": 2, "transfer_max": 4096, "vis": 1u64 << 32, "channel": 1});
@@ -107,5 +126,18 @@ fn every_number_of_a_test_has_a_bound() {
         "no test is open",
     );
     plays(PERF, server.port, &["rate", "-n", "100", "--runs", "1"]);
+    assert!(server.ends());
+}
+
+/// Streams in both directions, and of several threads.
+#[test]
+fn strangers_have_several_streams() {
+    let server = Server::start(PERF, port(2), &[]);
+    let short = ["-n", "2000", "--runs", "1", "--threads", "3"];
+    plays(
+        PERF,
+        server.port,
+        &[&["bidirectional", "threads"], &short[..]].concat(),
+    );
     assert!(server.ends());
 }
