@@ -10,6 +10,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vipl_pages::read::Cq;
+
 use crate::model::{Model, ProcessNow, ViNow};
 use crate::words;
 
@@ -92,6 +94,31 @@ const OF_VIS: [OfVi; 6] = [
     ),
 ];
 
+/// A metric of a CQ.
+type OfCq = (&'static str, &'static str, &'static str, fn(&Cq) -> u64);
+
+const OF_CQS: [OfCq; 4] = [
+    ("vipl_cq_entries", "gauge", "Entries in the CQ", Cq::depth),
+    (
+        "vipl_cq_room",
+        "gauge",
+        "Entries for which it has room",
+        |cq| cq.capacity,
+    ),
+    (
+        "vipl_cq_added_total",
+        "counter",
+        "Entries added to it",
+        |cq| cq.added,
+    ),
+    (
+        "vipl_cq_overflows_total",
+        "counter",
+        "Times that it had more entries than room",
+        |cq| cq.overflows,
+    ),
+];
+
 /// The text format, version 0.0.4.
 pub(crate) fn text(model: &Model) -> String {
     let mut text = String::new();
@@ -113,6 +140,16 @@ pub(crate) fn text(model: &Model) -> String {
                     page.handle,
                     value(vi)
                 );
+            }
+        }
+    }
+    for (name, kind, help, value) in OF_CQS {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for process in &model.processes {
+            for cq in &process.seen.pages.cqs {
+                let labels = labels(process);
+                let (handle, value) = (cq.handle, value(cq));
+                let _ = writeln!(text, "{name}{{{labels},handle=\"{handle:#x}\"}} {value}");
             }
         }
     }
