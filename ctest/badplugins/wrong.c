@@ -1,6 +1,6 @@
 /* The plug-in `wrong`: the example with three faults that nothing notices but a test of what it does. It lies between the
  * example and the library: a wrong status (1), wrong immediate data (2), a byte that is not stored (4). Three more are worse:
- * it stops (8), it crashes (16), it leaves a process that belongs to nobody (32), whose number it writes into $WRONG_PID. */
+ * it stops (8), it crashes (16), it leaves a process outside of its group and session (32), whose number it writes into $WRONG_PID. */
 #ifndef FAULTS
 #define FAULTS 7
 #endif

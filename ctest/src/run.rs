@@ -371,7 +371,7 @@ impl Pace {
         if used > limits.processor_time {
             return Some(Ended::Busy(self.begun.elapsed()));
         }
-        // Less than before: a process has ended for which nobody waits.
+        // Less than before: a process has ended for which no other waits.
         let more = used.abs_diff(self.used);
         if more > self.since.elapsed().mul_f64(IDLE_SHARE) {
             (self.since, self.used) = (self.looked, used);

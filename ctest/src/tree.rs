@@ -19,7 +19,7 @@ struct Member {
     pid: libc::pid_t,
     /// Ticks of processor time, with those of its children that have ended.
     ticks: u64,
-    /// It has ended, and nobody has waited for it.
+    /// It has ended, and no process has waited for it.
     is_zombie: bool,
 }
 

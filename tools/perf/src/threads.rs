@@ -38,7 +38,7 @@ impl Team {
             let (seat, report) = (seat.clone(), report.clone());
             let work = move || {
                 let ended = member(&seat, spec, role, first + number as u32, &goes, &report);
-                // Nobody listens when the test is over.
+                // No thread listens when the test is over.
                 let _ = ended.map_err(|error| report.send(Err(error)));
             };
             let thread = std::thread::Builder::new().spawn(work);
