@@ -190,7 +190,7 @@ def in_slices(call: Callable[[int], int], timeout: Optional[float]) -> int:
 
 def interruptible(call: Callable[[], int], cancel: Callable[[], object]) -> int:
     """Makes a call that blocks and cannot be made in slices. In the main thread, which handles signals, another thread makes it;
-    when a handler raises, ``cancel`` ends the call."""
+    when a handler raises, ``cancel`` ends the call, which may be done repeatedly."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     result: list[Any] = []
@@ -206,12 +206,18 @@ def interruptible(call: Callable[[], int], cancel: Callable[[], object]) -> int:
             done.release()
 
     thread = threading.Thread(target=run, name="vipl-connect", daemon=True)
-    thread.start()
     try:
+        thread.start()
         done.acquire()
-    except BaseException:
+    except BaseException as exception:
+        if isinstance(exception, RuntimeError) and thread.ident is None:
+            # The system has no thread left, or the interpreter ends: then without interruption.
+            return call()
+        # The call may begin only now, so once is not enough.
         cancel()
-        thread.join()
+        while thread.is_alive():
+            cancel()
+            thread.join(SLICE_MS / 1000)
         raise
     if isinstance(result[0], BaseException):
         raise result[0]

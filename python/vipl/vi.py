@@ -371,7 +371,7 @@ class Vi(Owner):
         """Requests a connection from the server that waits at ``remote`` (VipConnectRequest). ``timeout`` is in seconds.
 
         Receives should be posted before: the server may send at once. ``retry``: ask again while no server waits there. Returns the
-        attributes of the server's VI, which say whether it permits RDMA. Ctrl-C ends the request.
+        attributes of the server's VI, which say whether it permits RDMA. Ctrl-C ends the request as disconnect() does.
 
         Raises NoMatch: no server waits there; Timeout; Reject; NotReachable; InvalidMtu and InvalidReliabilityLevel: the server's VI
         has other attributes; InvalidState: the VI is not idle.
@@ -432,7 +432,8 @@ class Vi(Owner):
         return attributes_of(raw)
 
     def peer_wait(self) -> ViAttributes:
-        """As peer_done(), but waits; the limit is that of connect_peer() (VipConnectPeerWait). Ctrl-C ends the request."""
+        """As peer_done(), but waits; the limit is that of connect_peer() (VipConnectPeerWait). Ctrl-C ends the request as
+        disconnect() does."""
         raw = _abi.VIP_VI_ATTRIBUTES()
         wait, handle = self._handle.library.VipConnectPeerWait, self._handle.handle
         code = interruptible(lambda: wait(handle, byref(raw)), self._cancel)
