@@ -179,7 +179,7 @@ fn instructions_of_a_send() {
     );
     assert!(bare > 40.0 && vipl > bare, "callgrind has counted");
     // Builds with debug assertions execute more.
-    let most = if profile() == "dev" { 16.0 } else { 6.5 };
+    let most = if profile() == "dev" { 16.0 } else { 6.0 };
     assert!(vipl / bare < most, "{vipl} instructions, bare {bare}");
 }
 

@@ -28,6 +28,7 @@ use std::time::Duration;
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::{VIPL_LOG_WARN, vipl_connection};
 use vipl_plugin_sdk::{Port, Queue};
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::card::Card;
 use crate::device::{Address, Completions, QueuePair};
@@ -39,6 +40,7 @@ use crate::tags::{Key, Tag};
 use crate::watch::Watched;
 use copies::Copies;
 pub(crate) use pieces::DATA_MAX;
+use request::Plain;
 use scratch::Scratch;
 
 /// Descriptors of a queue at the device; those posted beyond wait in the host's queue. What the device allocates for a VI
@@ -58,7 +60,7 @@ const BATCH: usize = 8;
 const KEYS: usize = 64;
 
 /// What a message begins with.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Head {
     immediate: u32,
@@ -136,6 +138,8 @@ pub(crate) struct Link {
     /// Room for completions of the device. It is not on the stack, where each poll would have to clear it.
     done: [ibv_wc; BATCH],
     scratch: Scratch,
+    /// The request of the usual descriptor.
+    plain: Plain,
     /// Buffers of descriptors with more segments than the device has, by the queue and the number.
     bounces: BTreeMap<(bool, u32), Registered>,
     lookup: Lookup,
@@ -197,9 +201,11 @@ impl Link {
         if let Some(copies) = &copies {
             (own.credit, own.credit_key) = copies.credit_word();
         }
+        let scratch = Scratch::new(&tag)?;
         let mut link = Link {
             splits: !pair.is_in_order(),
-            scratch: Scratch::new(&tag)?,
+            plain: Plain::new(scratch.head(0)),
+            scratch,
             pair,
             tag,
             exchange: Exchange::new(way.clone()),
@@ -302,16 +308,16 @@ impl Link {
     fn take(&mut self, port: &Port) {
         while port.is_connected() {
             if self.received != port.posted(Queue::Recv) {
-                self.post_receives(port);
+                self.post_more_receives(port);
             }
             let count = self.pair.poll(&mut self.done);
             let mut place = 0;
             while (place as i32) < count && place < BATCH && port.is_connected() {
-                let number = self.done[place].wr_id;
-                if number & own::RECEIVE == 0 {
-                    self.take_send(port, number, self.done[place].status);
+                let done = &self.done[place];
+                if done.wr_id <= u32::MAX.into() && done.status == IBV_WC_SUCCESS {
+                    self.complete_send(port);
                 } else {
-                    self.take_received(port, self.done[place]);
+                    self.take_other(port, place);
                 }
                 place += 1;
             }
@@ -324,13 +330,28 @@ impl Link {
         }
     }
 
-    /// A function of its own, so that sends need not save the registers that it uses.
+    /// Takes a completion that is not that of a send which has succeeded. A function of its own, as the next one, so that sends
+    /// need not save the registers that it uses.
     #[inline(never)]
-    fn take_received(&mut self, port: &Port, done: ibv_wc) {
-        match self.copies {
-            None => self.take_receive(port, done.status, done.byte_len),
-            Some(_) => self.take_copy(port, done.wr_id as u32, done.status, done.byte_len),
+    fn take_other(&mut self, port: &Port, place: usize) {
+        let ibv_wc {
+            wr_id,
+            status,
+            byte_len,
+            ..
+        } = self.done[place];
+        if wr_id & own::RECEIVE == 0 {
+            self.take_send(port, wr_id, status);
+        } else if self.copies.is_none() {
+            self.take_receive(port, status, byte_len);
+        } else {
+            self.take_copy(port, wr_id as u32, status, byte_len);
         }
+    }
+
+    #[inline(never)]
+    fn post_more_receives(&mut self, port: &Port) {
+        self.post_receives(port);
     }
 
     /// Asks the device of a peer on another host whether it is there, by a Write of nothing, or by a Read where the peer

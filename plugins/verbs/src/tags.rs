@@ -89,7 +89,7 @@ pub(crate) struct Tag {
     number: u32,
     registrations: Mutex<BTreeMap<u32, Registrations>>,
     /// The keys for this process, in the same places as in the table.
-    local: Box<[AtomicU32]>,
+    local: Box<[AtomicU32; REGIONS as usize]>,
     table: Registered,
     domain: Arc<Domain>,
 }
@@ -102,7 +102,7 @@ impl Tag {
         Ok(Tag {
             number,
             registrations: Mutex::new(BTreeMap::new()),
-            local: (0..REGIONS).map(|_| AtomicU32::new(0)).collect(),
+            local: Box::new([const { AtomicU32::new(0) }; REGIONS as usize]),
             table: Registered::new(&domain, bytes, access)?,
             domain,
         })
@@ -160,6 +160,19 @@ impl Tag {
             return None;
         }
         Some((key, u64::from(length).min(end - base) as u32))
+    }
+
+    /// The key by which this process may read a range that is not empty and lies in the region as a whole.
+    #[inline(always)]
+    pub(crate) fn whole(&self, handle: u32, base: u64, length: u32) -> Option<u32> {
+        let place = self.place(handle);
+        if handle == 0 || place.handle.load(Ordering::Acquire) != handle {
+            return None;
+        }
+        let first = place.base.load(Ordering::Relaxed);
+        let end = base.checked_add(length.into())?;
+        let is_inside = base >= first && end <= place.end.load(Ordering::Relaxed) && length != 0;
+        is_inside.then(|| self.local[(handle & (REGIONS - 1)) as usize].load(Ordering::Relaxed))
     }
 
     /// Whether regions with this tag may be used by VIs of this one.

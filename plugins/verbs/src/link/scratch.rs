@@ -37,20 +37,24 @@ impl Scratch {
         (number % WINDOW) as usize * HEAD as usize
     }
 
-    /// Writes the head of a send; returns its segment.
+    /// Writes the head of a send.
     #[inline(always)]
-    pub(super) fn put(&self, number: u32, head: Head) -> ibv_sge {
-        let at = Self::at(number);
+    pub(super) fn put(&self, number: u32, head: Head) {
+        let words: [u64; 2] = zerocopy::transmute!(head);
+        let at = self.0.pages().base().wrapping_add(Self::at(number));
+        let at = at.cast::<u64>();
+        // Two words: a volatile structure would pass through the stack.
         // SAFETY: inside the pages and aligned; the device does not read it before the post.
         unsafe {
-            self.0
-                .pages()
-                .base()
-                .add(at)
-                .cast::<Head>()
-                .write_volatile(head)
-        };
-        self.segment(at, HEAD)
+            at.write_volatile(words[0]);
+            at.add(1).write_volatile(words[1]);
+        }
+    }
+
+    /// The segment of the head of a send.
+    #[inline(always)]
+    pub(super) fn head(&self, number: u32) -> ibv_sge {
+        self.segment(Self::at(number), HEAD)
     }
 
     /// The segment for the head of a receive.

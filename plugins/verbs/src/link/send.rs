@@ -78,22 +78,17 @@ impl Link {
             return false;
         }
         // The table of this tag has the regions that the VI may use.
-        let found = self.tag.local(data.handle, data.address, length, false);
-        let Some((key, usable)) = found.filter(|(_, usable)| *usable == length) else {
+        let Some(key) = self.tag.whole(data.handle, data.address, length) else {
             return false;
         };
         let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
         let head = self.head(port, flagged, image.immediate, length, 0);
         let data = ibv_sge {
             addr: data.address,
-            length: usable,
+            length,
             lkey: key,
         };
-        let mut list = [head, data];
-        let mut work = request(self.sent, IBV_WR_SEND, &mut list);
-        work.send_flags = IBV_SEND_SIGNALED;
-        // SAFETY: one request, with a list that lives as long.
-        if unsafe { self.pair.post_send(&mut work) }.is_err() {
+        if !self.plain.post(&self.pair, self.sent, head.addr, data) {
             return false;
         }
         self.sends[(self.sent % WINDOW) as usize] = Sent {
@@ -214,7 +209,8 @@ impl Link {
             length,
             zero: 0,
         };
-        self.scratch.put(self.sent, head)
+        self.scratch.put(self.sent, head);
+        self.scratch.head(self.sent)
     }
 
     fn head_of(&self, port: &Port, out: &Outgoing, flags: u32) -> ibv_sge {
@@ -373,16 +369,12 @@ impl Link {
         Step::Done
     }
 
-    /// A request of the send queue has completed.
-    #[inline(always)]
+    /// A request of the send queue has completed, which is no descriptor or has failed.
     pub(super) fn take_send(&mut self, port: &Port, number: u64, status: u32) {
         if status != IBV_WC_SUCCESS {
-            return self.send_failed(port, number, status);
-        }
-        if number & own::LOOKUP != 0 {
+            self.send_failed(port, number, status);
+        } else if number & own::LOOKUP != 0 {
             self.lookup = Lookup::Found(number as u32);
-        } else if number & own::OTHER == 0 {
-            self.complete_send(port);
         }
     }
 
