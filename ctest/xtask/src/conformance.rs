@@ -1,5 +1,6 @@
 //! `cargo xtask conformance`: runs the conformance suite, the crate `ctest/conformance`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -80,11 +81,73 @@ fn in_guest(options: &Options) -> Result {
     if options.within.is_some() {
         command.push("--rotate".to_owned());
     }
-    match (guest.run(&kernel, &command)?, options.within) {
-        (None, Some(seconds)) => {
-            println!("SKIP the runs that a guest did not manage in {seconds} s");
-            Ok(())
-        }
+    let mut seen = Seen::default();
+    let status = guest.run(&kernel, &command, &mut |line| seen.line(line))?;
+    match (status, options.within) {
+        (None, Some(seconds)) => seen.report(seconds),
         (status, _) => good(status),
+    }
+}
+
+/// What is known of the runs of a guest whose time was up.
+#[derive(Default)]
+struct Seen {
+    passed: usize,
+    failed: BTreeSet<String>,
+}
+
+impl Seen {
+    /// A line of the suite.
+    fn line(&mut self, line: &str) {
+        let run = line.strip_prefix("run ");
+        let Some((name, verdict)) = run.and_then(|run| run.split_once(" ... ")) else {
+            return;
+        };
+        if verdict.starts_with("FAILED") {
+            self.failed.insert(name.to_owned());
+        } else if verdict.starts_with("ok") {
+            self.failed.remove(name);
+            self.passed += 1;
+        }
+    }
+
+    /// Says it in the form of tests; runs that have failed and were not repeated are an error.
+    fn report(self, seconds: u32) -> Result {
+        for name in &self.failed {
+            println!("test {name} ... FAILED");
+        }
+        println!(
+            "test verbs ... ignored, the other runs, which a guest did not manage in {seconds} s"
+        );
+        let (passed, failed) = (self.passed, self.failed.len());
+        let word = if failed == 0 { "ok" } else { "FAILED" };
+        println!("test result: {word}. {passed} passed; {failed} failed; 1 ignored");
+        match failed {
+            0 => Ok(()),
+            _ => Err(format!("{failed} runs failed, and there was no time to repeat them").into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_failed_counts_unless_it_was_repeated() {
+        let mut seen = Seen::default();
+        for line in [
+            "run verbs::a ... ok (1.0 s)",
+            "run verbs::b ... FAILED, once more later (2.0 s)",
+            "run verbs::c ... has not ended after 30 s, is ended after 900 s",
+            "run verbs::d ... FAILED, once more later (2.0 s)",
+            "run verbs::d ... ok the second time",
+            "run verbs::e ... FAILED",
+        ] {
+            seen.line(line);
+        }
+        assert_eq!(seen.passed, 2);
+        assert!(seen.failed.iter().eq(["verbs::b", "verbs::e"]));
+        assert!(seen.report(9).is_err());
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result {
         return two::run(&options.guest, &options.command, options.within);
     }
     let kernel = options.guest.prepare()?;
-    good(options.guest.run(&kernel, &options.command)?)
+    good(options.guest.run(&kernel, &options.command, &mut |_| {})?)
 }
 
 impl Guest {
@@ -131,15 +131,21 @@ impl Guest {
         Kernel::of(&folder, &self.kernel)
     }
 
-    /// Runs a command in a guest, and prints what it prints; its status, or `None` if time was up before.
-    pub(crate) fn run(&self, kernel: &Kernel, command: &[String]) -> Result<Option<i32>> {
+    /// Runs a command in a guest, and prints what it prints, each line of which `seen` gets, too; its status, or `None` if time
+    /// was up before.
+    pub(crate) fn run(
+        &self,
+        kernel: &Kernel,
+        command: &[String],
+        seen: &mut dyn FnMut(&str),
+    ) -> Result<Option<i32>> {
         let folder = Workspace::load()?.target.join("guest");
         let image = folder.join(format!("initramfs-{}.cpio", std::process::id()));
         std::fs::write(
             &image,
             initramfs(kernel, command, self.writable.as_deref())?,
         )?;
-        let status = boot(self, kernel, &image);
+        let status = boot(self, kernel, &image, seen);
         std::fs::remove_file(&image)?;
         status
     }
@@ -208,7 +214,12 @@ fn quoted(word: &str) -> String {
 }
 
 /// Runs the guest and prints what it prints; returns the status of the command.
-fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
+fn boot(
+    options: &Guest,
+    kernel: &Kernel,
+    image: &Path,
+    seen: &mut dyn FnMut(&str),
+) -> Result<Option<i32>> {
     println!("guest: booting Linux {} without KVM", kernel.release());
     let begun = Instant::now();
     let mut qemu = machine(options, kernel, image, "");
@@ -219,6 +230,7 @@ fn boot(options: &Guest, kernel: &Kernel, image: &Path) -> Result<Option<i32>> {
     let mut guest = qemu.spawn().map_err(|error| format!("timeout: {error}"))?;
     let mut out = std::io::stdout();
     let status = follow(&mut guest, |line| {
+        seen(line);
         writeln!(out, "{line}")?;
         out.flush()
     });
