@@ -12,6 +12,7 @@ device=${1:-verbs:} peer=${2:-} down=${3:-}
 interface=${device#verbs:}
 device=verbs:$interface
 count=${ITERATIONS:-20000} sizes=8,64,4k,64k
+trips="-n $count -w $((count / 20))"
 doomed=5002 # The port of a server that is killed.
 export VIPL_LOG="${VIPL_LOG:-warn}"
 work=$(mktemp -d) || exit
@@ -95,11 +96,12 @@ vipinfo --why "$device" $peer
 for level in delivery reception unreliable; do
     for kind in "" -e --rdma; do
         [ "$kind" = --rdma ] && [ "$level" = unreliable ] && continue
-        # shellcheck disable=SC2086 # no option, or one
-        try vip_pingpong ${peer:---self} -d "$device" -c -r $level $kind -s $sizes -n "$count"
+        # shellcheck disable=SC2086 # several options
+        try vip_pingpong ${peer:---self} -d "$device" -c -r $level $kind -s $sizes $trips
     done
 done
-try vip_pingpong ${peer:---self} -d "$device" -s 8 -n "$count"
+# shellcheck disable=SC2086 # several options
+try vip_pingpong ${peer:---self} -d "$device" -s 8 $trips
 
 if have ib_send_lat; then
     say "ib_send_lat, for comparison"

@@ -288,9 +288,12 @@ fn killed() {
 
 /// A process that is killed together with its agent: its device does not answer any more.
 fn killed_together() {
+    // At once: a server without its agent ends by itself.
     let (status, output) = endless_client(|| {
-        hosts::kill_agent(1);
-        must(1, "kill -9 -$(cat /run/server)");
+        must(
+            1,
+            "kill -9 $(cat /run/agent/pid) -$(cat /run/server); rm /run/agent/pid",
+        );
     });
     let lost = output.contains("VIP_ERROR_CONN_LOST");
     assert!(status != 0 && lost, "{status}\n{output}");
@@ -348,7 +351,7 @@ fn unplugged() {
     });
 }
 
-/// The script for owners of hardware, on one host and on two.
+/// The script for owners of hardware, on one host and on two, in all its modes.
 fn report() {
     let script = vipl_ctest::source("../docs/verbs-hardware.sh");
     let script = format!("sh {}", script.display());
@@ -367,7 +370,7 @@ fn report() {
     );
     println!(
         "{}",
-        must(0, &format!("{settings}; {script} eth0 10.9.0.2"))
+        must(0, &format!("{settings}; {script} eth0 10.9.0.2 down"))
     );
     must(1, "kill -TERM -$(cat /run/server)");
 }
