@@ -72,10 +72,10 @@ class ClientAndServer(Case):
     def test_nothing_waits_there(self):
         vi = self.nic.vi()
         with self.assertRaises(vipl.NoMatch) as caught:
-            vi.connect(self.nic.address("nothing"), timeout=0.05)
+            vi.connect(self.nic.address("nothing"), timeout=1)
         self.assertIn("VipConnectRequest(", str(caught.exception))
         self.assertIn("b'nothing'", str(caught.exception))
-        with self.assertRaises(vipl.NoMatch):
+        with self.assertRaises((vipl.NoMatch, vipl.Timeout)):
             vi.connect(self.nic.address("nothing"), timeout=0.05, retry=True)
         with self.assertRaises(vipl.Timeout):
             self.nic.connect_wait("nothing", 0.15)
