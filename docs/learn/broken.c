@@ -1,6 +1,6 @@
-/* broken: four mistakes, to see what is said about each. Lesson 8.
+/* broken: five mistakes, to see what is said about each. Lesson 8.
  *
- *     broken name | memory | receive | early */
+ *     broken name | memory | receive | early | silent */
 
 #include <semaphore.h>
 #include <sys/wait.h>
@@ -66,6 +66,8 @@ static void serve(device *opened, VIP_VI_HANDLE vi)
 static void call(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
 {
     connect_server(opened, vi, "broken");
+    if (makes("silent"))
+        pause(); /* for ever */
     strcpy(m.out, "as it was meant");
     describe(&m.send, makes("memory") ? elsewhere : m.out, memory, sizeof m.out);
     MUST(VipPostSend(vi, &m.send, memory));
@@ -77,7 +79,7 @@ static void call(device *opened, VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: broken name | memory | receive | early\n");
+        fprintf(stderr, "usage: broken name | memory | receive | early | silent\n");
         return 2;
     }
     mistake = argv[1];
