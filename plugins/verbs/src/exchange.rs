@@ -33,15 +33,6 @@ impl Exchange {
         Exchange { way, seen: 0 }
     }
 
-    /// It is time to ask the device of a peer on another host whether it is still there. Costs a load.
-    #[inline(always)]
-    pub(crate) fn is_time_to_ask(&self) -> bool {
-        match &self.way {
-            Way::Local(_) => false,
-            Way::Remote(remote) => remote.is_time_to_ask(),
-        }
-    }
-
     pub(crate) fn way(&self) -> &Way {
         &self.way
     }

@@ -118,6 +118,7 @@ pub(crate) struct Link {
     pair: QueuePair,
     tag: Arc<Tag>,
     exchange: Exchange,
+    watched: Arc<Watched>,
     own: Record,
     peer: Record,
     address: Address,
@@ -159,13 +160,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A new connection, whose receives are posted and whose record is published. Returns what the thread needs.
+    /// A new connection, whose receives are posted and whose record is published.
     pub(crate) fn new(
         card: &Card,
         port: &Port,
         connection: &vipl_connection,
         way: Way,
-    ) -> io::Result<(Link, Arc<Watched>)> {
+    ) -> io::Result<Link> {
         let tag = card.tags.get(&card.device, port.ptag())?;
         let number = port.index();
         let work = REQUESTS * WINDOW + OWN;
@@ -209,6 +210,7 @@ impl Link {
             pair,
             tag,
             exchange: Exchange::new(way.clone()),
+            watched: Arc::new(Watched::new(number, queue, way, card.shared.notice.clone())),
             own,
             peer: Record::default(),
             address,
@@ -234,12 +236,17 @@ impl Link {
         };
         link.post_receives(port);
         link.exchange.publish(&link.own);
-        Ok((link, Arc::new(Watched::new(number, queue, way))))
+        Ok(link)
     }
 
     /// How the records travel.
     pub(crate) fn way(&self) -> &Way {
         self.exchange.way()
+    }
+
+    /// What the thread needs.
+    pub(crate) fn watched(&self) -> &Arc<Watched> {
+        &self.watched
     }
 
     /// Continues: set-up, messages that have arrived, sends, the peer's end.
@@ -249,7 +256,7 @@ impl Link {
             self.peer = record;
             self.advance(port);
         }
-        if self.exchange.is_time_to_ask() {
+        if self.watched.is_time_to_ask() {
             self.ask_peer(card, port);
         }
         self.take(port);
@@ -356,13 +363,14 @@ impl Link {
 
     /// Asks the device of a peer on another host whether it is there, by a Write of nothing, or by a Read where the peer
     /// admits no Writes: a host that has vanished sends no notice. Also gives up when the own port is down, for which rxe
-    /// does not count retries, and when the peer's record does not come.
+    /// does not count retries, and when the peer's record does not come; this also on one host.
     #[cold]
     fn ask_peer(&mut self, card: &Card, port: &Port) {
         if self.own.state == state::CLOSED || !port.is_connected() {
-            return;
+            return self.watched.settle();
         }
-        let is_down = card.shared.down_for() > DOWN_MAX;
+        let is_remote = matches!(self.way(), Way::Remote(_));
+        let is_down = is_remote && card.shared.down_for() > DOWN_MAX;
         if is_down {
             crate::say(
                 VIPL_LOG_WARN,
@@ -393,6 +401,16 @@ impl Link {
         };
         // SAFETY: one request without segments. Without room for it there is traffic that asks as well.
         let _ = unsafe { self.pair.post_send(&mut work) };
+    }
+
+    /// The device has ended the queue pair. Why, the peer says, or another completion. If neither does, since a port went down for
+    /// a moment, the connection is lost in the end.
+    #[cold]
+    fn doubt(&mut self) {
+        self.ended = true;
+        if self.own.state != state::CLOSED {
+            self.watched.doubt();
+        }
     }
 
     /// Ends this side, and tells the peer why, once.

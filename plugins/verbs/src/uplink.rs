@@ -16,7 +16,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use vipl_plugin_sdk::abi::vipl_connection;
 use vipl_sys::fd::Kept;
@@ -60,8 +60,6 @@ pub(crate) struct Remote {
     inner: Mutex<Inner>,
     /// Number of the peer's last record.
     received: AtomicU64,
-    /// The peer's device is to be asked whether it is still there.
-    asks: AtomicBool,
     /// Wakes the thread, which sends.
     bell: Arc<Kept>,
 }
@@ -110,17 +108,6 @@ impl Remote {
     /// The number of the peer's last record.
     pub(crate) fn version(&self) -> u64 {
         self.received.load(Ordering::Acquire)
-    }
-
-    /// Has the connection ask the peer's device whether it is still there.
-    pub(crate) fn ask(&self) {
-        self.asks.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether to do so now.
-    #[inline(always)]
-    pub(crate) fn is_time_to_ask(&self) -> bool {
-        self.asks.load(Ordering::Relaxed) && self.asks.swap(false, Ordering::Relaxed)
     }
 
     /// Takes a frame that claims to be from this peer.
@@ -227,7 +214,6 @@ impl Uplink {
                 end: None,
             }),
             received: AtomicU64::new(0),
-            asks: AtomicBool::new(false),
             bell: self.bell.clone(),
         });
         self.peers.lock().push((vi, remote.clone()));

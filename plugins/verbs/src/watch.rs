@@ -42,17 +42,26 @@ pub(crate) struct Watched {
     queue: Arc<Completions>,
     armed: AtomicBool,
     way: Way,
+    /// It is time to ask whether the peer is still there.
+    asks: AtomicBool,
+    /// The queue pair has ended, and no reason is known.
+    doubts: AtomicBool,
+    /// Wakes the thread.
+    bell: Arc<Kept>,
     /// The last version of the peer's record that the thread has seen.
     seen: AtomicU64,
 }
 
 impl Watched {
-    pub(crate) fn new(number: u32, queue: Arc<Completions>, way: Way) -> Watched {
+    pub(crate) fn new(number: u32, queue: Arc<Completions>, way: Way, bell: Arc<Kept>) -> Watched {
         Watched {
             number,
             queue,
             armed: AtomicBool::new(false),
             way,
+            asks: AtomicBool::new(false),
+            doubts: AtomicBool::new(false),
+            bell,
             seen: AtomicU64::new(0),
         }
     }
@@ -62,6 +71,24 @@ impl Watched {
         if !self.armed.swap(true, Ordering::SeqCst) {
             self.queue.arm();
         }
+    }
+
+    /// Whether to ask now. Costs a load.
+    #[inline(always)]
+    pub(crate) fn is_time_to_ask(&self) -> bool {
+        self.asks.load(Ordering::Relaxed) && self.asks.swap(false, Ordering::Relaxed)
+    }
+
+    /// Has the thread ask from time to time, also where the peer is on this host.
+    pub(crate) fn doubt(&self) {
+        if !self.doubts.swap(true, Ordering::Relaxed) {
+            ring(&self.bell);
+        }
+    }
+
+    /// There is nothing to ask any more.
+    pub(crate) fn settle(&self) {
+        self.doubts.store(false, Ordering::Relaxed);
     }
 
     /// Whether the peer's record has changed since the last call.
@@ -145,7 +172,7 @@ struct Watcher {
     shared: Arc<Shared>,
     /// VIs to poll in the next round.
     again: BTreeSet<u32>,
-    /// When the peers on other hosts are to be asked.
+    /// When peers are to be asked.
     beat: u64,
 }
 
@@ -243,16 +270,15 @@ impl Watcher {
             named.insert(number);
         }
         self.events();
-        let mut next = None;
-        let mut is_updated = notice;
-        if let Some(uplink) = &self.shared.uplink {
-            let now = Host::get().now_ns();
-            let (updated, again) = uplink.serve(now);
-            is_updated |= updated;
-            let asked = self.ask(now, &mut named);
-            let time = [again, asked].into_iter().flatten().min();
-            next = time.map(|time| Duration::from_nanos(time.saturating_sub(now)));
-        }
+        let now = Host::get().now_ns();
+        let asked = self.ask(now, &mut named);
+        let (updated, again) = match &self.shared.uplink {
+            Some(uplink) => uplink.serve(now),
+            None => (false, None),
+        };
+        let is_updated = notice || updated;
+        let time = [again, asked].into_iter().flatten().min();
+        let next = time.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         if is_updated {
             let links = self.shared.links.lock();
             let updates = links.values().filter(|watched| watched.has_update());
@@ -273,15 +299,17 @@ impl Watcher {
         }
     }
 
-    /// Names the VIs whose peers on other hosts are to be asked; returns when to do that again.
+    /// Names the VIs that have to ask for their peers, which are on other hosts or have not said why they have ended; returns
+    /// when to do that again.
     fn ask(&mut self, now: u64, named: &mut BTreeSet<u32>) -> Option<u64> {
         let links = self.shared.links.lock();
         let is_time = now >= self.beat;
         let mut next = None;
         for watched in links.values() {
-            if let Way::Remote(remote) = &watched.way {
+            let is_remote = matches!(watched.way, Way::Remote(_));
+            if is_remote || watched.doubts.load(Ordering::Relaxed) {
                 if is_time {
-                    remote.ask();
+                    watched.asks.store(true, Ordering::Relaxed);
                     named.insert(watched.number);
                 }
                 next = Some(now + BEAT.as_nanos() as u64);

@@ -105,8 +105,7 @@ impl Link {
             return;
         };
         if status != IBV_WC_SUCCESS {
-            self.ended = true;
-            return;
+            return self.doubt();
         }
         if number >= BUFFERS || bytes < HEAD || bytes > copies.room {
             self.close(Reason::Lost);

@@ -85,9 +85,7 @@ impl Link {
     pub(super) fn take_receive(&mut self, port: &Port, status: u32, bytes: u32) {
         let number = port.completed(Queue::Recv);
         if status == IBV_WC_WR_FLUSH_ERR {
-            // Why, the peer's record says, or a completion of a send.
-            self.ended = true;
-            return;
+            return self.doubt();
         }
         if status != IBV_WC_SUCCESS {
             // Devices differ in their codes: the descriptor tells.

@@ -431,9 +431,7 @@ impl Link {
     #[cold]
     fn send_failed(&mut self, port: &Port, number: u64, status: u32) {
         if status == IBV_WC_WR_FLUSH_ERR || self.own.state == state::CLOSED {
-            // Another error ended the queue pair; the peer's record or a receive says which.
-            self.ended = true;
-            return;
+            return self.doubt();
         }
         if let Some(record) = self.exchange.update() {
             self.peer = record;

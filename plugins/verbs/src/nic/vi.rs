@@ -32,12 +32,12 @@ impl Vi for VerbsVi {
     ) -> Result<(), Status> {
         let made =
             way(nic, port, connection).and_then(|way| Link::new(&nic.card, port, connection, way));
-        let (link, watched) = made.map_err(|error| {
+        let link = made.map_err(|error| {
             let text = format!("a queue pair cannot be made: {}", crate::explained(&error));
             crate::say(VIPL_LOG_WARN, &text);
             Status::Resource
         })?;
-        nic.card.shared.add(watched);
+        nic.card.shared.add(link.watched().clone());
         self.0 = Some(Box::new(link));
         Ok(())
     }

@@ -44,6 +44,7 @@ const TESTS: &[Test] = &[
     short("pingpong", pingpong),
     short("killed", killed),
     short("own_link_down", own_link_down),
+    short("unexplained", unexplained),
     short("short_cut", short_cut),
     short("secret", secret),
     short("ipv6", ipv6),
@@ -339,6 +340,20 @@ fn own_link_down() {
     during(run.allow("the port of the RDMA device is down"), || {
         must(1, "ip link set eth0 down");
     });
+}
+
+/// Two processes of one host whose interface is set down for a moment: rxe ends their queue pairs without a reason.
+fn unexplained() {
+    let before = sent();
+    let (status, output) = std::thread::scope(|scope| {
+        let client = "--self -d verbs:eth0 -e -n 100000000 -w 1 -s 4k";
+        let client = scope.spawn(|| hosts::client(client));
+        wait_for_traffic(before, &mut || !client.is_finished());
+        must(0, "ip link set eth0 down; sleep 3; ip link set eth0 up");
+        client.join().expect("both")
+    });
+    let lost = output.contains("VIP_ERROR_CONN_LOST") && !output.contains("timed out");
+    assert!(status != 0 && lost, "{status}\n{output}");
 }
 
 /// The same from outside, here.
