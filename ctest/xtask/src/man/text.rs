@@ -17,7 +17,7 @@ pub(super) struct Text {
 }
 
 /// Between the names of a term there is a comma or a word.
-const WORD: usize = 8;
+const WORD: usize = 5;
 /// Lines of a page are not longer, except in examples.
 const WIDTH: usize = 78;
 
