@@ -479,7 +479,7 @@ typedef unsigned char VIP_UCHAR;
 /* Opens the device to which the device map resolves `DeviceName` (spec 3.1).
  *
  * - `DeviceName`: Name of the device, NUL-terminated, up to 63 bytes: `via_lo`, `via_eth0`, `ip:`. `/dev/`
- * before it makes no difference.
+ *   before it makes no difference.
  * - `NicHandle`: Out: the NIC. */
 VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName,
                       VIP_NIC_HANDLE *NicHandle);
@@ -556,10 +556,10 @@ VIP_PVOID VipGetUserData(VIP_VI_HANDLE ViHandle);
  *
  * - `NicHandle`: NIC of VipOpenNic.
  * - `LocalAddr`: Address whose discriminator clients must ask for. The bytes of its host address are not
- * looked at.
+ *   looked at.
  * - `Timeout`: Milliseconds to wait. 0: look once; VIP_INFINITE: no limit.
  * - `RemoteAddr`: Out: host address and discriminator of the client. Room for 4 + `NicAddressLen` +
- * `MaxDiscriminatorLen` bytes.
+ *   `MaxDiscriminatorLen` bytes.
  * - `RemoteViAttribs`: Out: attributes of the client's VI; Ptag is NULL.
  * - `ConnHandle`: Out: the request, for VipConnectAccept or VipConnectReject. */
 VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle,
@@ -573,7 +573,7 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle,
  *
  * - `ConnHandle`: Request of VipConnectWait.
  * - `ViHandle`: Idle VI of the same NIC handle, with the same ReliabilityLevel and MaxTransferSize as the
- * client's. */
+ *   client's. */
 VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE ConnHandle,
                             VIP_VI_HANDLE ViHandle);
 
@@ -685,7 +685,7 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle,
  *
  * - `ViHandle`: VI of VipCreateVi.
  * - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
- * it is complete.
+ *   it is complete.
  * - `MemoryHandle`: Region that the descriptor itself is in. */
 VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle,
                        VIP_DESCRIPTOR *DescriptorPtr,
@@ -695,7 +695,7 @@ VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle,
  *
  * - `ViHandle`: VI of VipCreateVi.
  * - `DescriptorPtr`: Descriptor, at a multiple of 64 bytes. It and its buffers belong to the library until
- * it is complete.
+ *   it is complete.
  * - `MemoryHandle`: Region that the descriptor itself is in. */
 VIP_RETURN VipPostRecv(VIP_VI_HANDLE ViHandle,
                        VIP_DESCRIPTOR *DescriptorPtr,
@@ -736,7 +736,7 @@ VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle,
  * - `ViHandle`: VI whose queue has no CQ.
  * - `Context`: Anything; passed to `Handler` as it is.
  * - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
- * queue. Not NULL. */
+ *   queue. Not NULL. */
 VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
                          void (*Handler)(VIP_PVOID Context,
@@ -749,7 +749,7 @@ VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
  * - `ViHandle`: VI whose queue has no CQ.
  * - `Context`: Anything; passed to `Handler` as it is.
  * - `Handler`: Function that a thread of the library calls once, with the descriptor that was taken off the
- * queue. Not NULL. */
+ *   queue. Not NULL. */
 VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle,
                          VIP_PVOID Context,
                          void (*Handler)(VIP_PVOID Context,
@@ -800,7 +800,7 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle,
  * - `CQHandle`: CQ of VipCreateCQ.
  * - `Context`: Anything; passed to `Handler` as it is.
  * - `Handler`: Function that a thread of the library calls once, with the VI and the queue that have a
- * completion. Not NULL. */
+ *   completion. Not NULL. */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle,
                        VIP_PVOID Context,
                        void (*Handler)(VIP_PVOID Context,
@@ -822,7 +822,7 @@ VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle,
  *
  * - `NicHandle`: NIC of VipOpenNic.
  * - `NSInitInfo`: Path of a table of hosts, NUL-terminated; NULL: that of the setting `hosts`,
- * `/etc/vip_hosts`. */
+ *   `/etc/vip_hosts`. */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo);
 
 /* Translates a name to an address; only the host part is written (spec 3.33).
@@ -830,7 +830,7 @@ VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo);
  * - `NicHandle`: NIC of VipOpenNic.
  * - `Name`: Name of a host, NUL-terminated.
  * - `Address`: Out: HostAddressLen and the host address; the rest is not touched. Room for 4 +
- * `NicAddressLen` bytes.
+ *   `NicAddressLen` bytes.
  * - `NameIndex`: Which of several addresses of the host, from 0. */
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE NicHandle,
                               VIP_CHAR *Name,

@@ -145,7 +145,12 @@ fn tidy(text: &str) -> String {
         let indent = &line[..line.len() - line.trim_start().len()];
         if line.trim() == "/*" {
             let inner = lines.by_ref().take_while(|line| line.trim() != "*/");
-            let inner: Vec<String> = inner.map(|line| plain(line.trim())).collect();
+            // What is set in stays so: further lines of an item of a list.
+            let text = |line: &str| {
+                let line = line.strip_prefix(indent).unwrap_or(line);
+                plain(line.strip_prefix(' ').unwrap_or(line).trim_end())
+            };
+            let inner: Vec<String> = inner.map(text).collect();
             let joined = inner.join(&format!("\n{indent} * "));
             out.push(format!("{indent}/* {joined} */").replace("* \n", "*\n"));
             continue;
@@ -202,9 +207,9 @@ mod tests {
 
     #[test]
     fn c_is_set_for_people_and_old_compilers() {
-        let text = "/*\n What it [`is`] (§1).\n\n More.\n */\ntypedef enum E {\n  /*\n   One…\n   */\n  A = 0,\n} E;\n\n\n\
+        let text = "/*\n What it [`is`] (§1).\n\n - More,\n   much.\n */\ntypedef enum E {\n  /*\n   One…\n   */\n  A = 0,\n} E;\n\n\n\
                     enum E F(struct S *s,\n         int x);\n";
-        let expected = "/* What it is (1).\n *\n * More. */\ntypedef enum E {\n  /* One... */\n  A = 0\n} E;\n\n\
+        let expected = "/* What it is (1).\n *\n * - More,\n *   much. */\ntypedef enum E {\n  /* One... */\n  A = 0\n} E;\n\n\
                         E F(struct S *s,\n    int x);\n";
         assert_eq!(tidy(text), expected);
     }
