@@ -17,6 +17,7 @@
 //! - `CC`, `CXX`: the compilers, otherwise `cc` and `c++`
 
 mod agent;
+mod browser;
 mod compile;
 mod examples;
 mod exit;
@@ -29,6 +30,7 @@ mod tool;
 mod tree;
 
 pub use agent::Agent;
+pub use browser::{Browser, Shown};
 pub use compile::{
     CompilerChoice, Program, are_compiled, find_tool, headers, install_program, program,
     program_of, program_over_stub, source,

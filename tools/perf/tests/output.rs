@@ -1,10 +1,11 @@
 //! What `vip_perf` prints, and what it says when that or something else does not work.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vipl_ctest::{fails_without_output, help_fits, run_tool, tool};
+use vipl_ctest::{Browser, fails_without_output, help_fits, run_tool, tool};
 
 const PERF: &str = env!("CARGO_BIN_EXE_vip_perf");
 
@@ -319,16 +320,26 @@ fn a_run_is_drawn() {
         assert!(stderr.contains(why), "{stderr}");
     }
 
-    let browsers = ["chromium", "chromium-browser", "google-chrome"];
-    let Some(browser) = browsers.into_iter().find_map(vipl_ctest::find_tool) else {
+    let Some(browser) = Browser::find() else {
         return println!("SKIP a look at the report: there is no headless browser");
     };
-    let image = path("a.png");
-    let seen = std::process::Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
-        .args([format!("--screenshot={image}"), format!("file://{report}")])
-        .output()
-        .expect("a browser");
-    let page = String::from_utf8_lossy(&seen.stdout);
-    assert!(page.contains("All figures"), "{page}");
+    for width in [1200, 400] {
+        let seen = browser.show(Path::new(&report), "", width).expect("a page");
+        assert_eq!(seen.complaint(), None, "{width} pixels: {}", seen.dom);
+        // As the browser has read them: elements, not text.
+        for part in ["All figures", "99th percentile", "+0.0 %", "n½"] {
+            assert!(seen.dom.contains(part), "{part}: {}", seen.dom);
+        }
+        assert_eq!(seen.dom.matches("<svg ").count(), 3, "{}", seen.dom);
+    }
+    // What the browser would say of a bad page.
+    let broken = path("broken.html");
+    let wide = "<body><img src=\"none.png\"><p style=\"width: 2000px\">x</p></body>";
+    std::fs::write(&broken, wide).expect("a file");
+    let seen = browser.show(Path::new(&broken), "", 400).expect("a page");
+    let complaint = seen.complaint().unwrap_or_default();
+    assert!(
+        complaint.contains("beyond the window") || complaint.contains("console"),
+        "{complaint}"
+    );
 }
