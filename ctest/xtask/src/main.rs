@@ -6,6 +6,11 @@
 mod abi;
 mod advisories;
 mod bare;
+mod book;
+// Public in the other crate that has it.
+#[allow(unreachable_pub)]
+#[path = "../../src/browser.rs"]
+mod browser;
 mod checker;
 mod ci;
 mod compile;
@@ -43,6 +48,7 @@ mod tally;
 mod tests;
 mod uninstall;
 mod valgrind;
+mod walks;
 mod workspace;
 
 use std::process::ExitCode;
@@ -87,6 +93,8 @@ enum Command {
     Smoke(smoke::Options),
     /// Check that every reference to the specification resolves
     References,
+    /// Run the commands of docs/DIAGNOSIS.md over an installation, and compare what they print
+    Walks(walks::Options),
     /// Find circles in the imports of each crate's modules
     Modules(modules::Options),
     /// Run the tests of the crates
@@ -121,6 +129,8 @@ enum Command {
     Valgrind(valgrind::Options),
     /// Build the documentation without a warning
     Docs,
+    /// Build the documents as a book, and check its links
+    Book(book::Options),
     /// Package the crates that authors of plug-ins use
     Package,
     /// Run everything that finds a mistake of today's change, fast steps first
@@ -165,8 +175,10 @@ fn run(command: Command) -> Result<bool> {
         Command::Cross(options) => cross::run(&options)?,
         Command::Smoke(options) => smoke::run(&options)?,
         Command::References => references::run()?,
+        Command::Walks(options) => walks::run(&options)?,
         Command::Modules(options) => modules::run(&options)?,
         Command::Docs => docs::run()?,
+        Command::Book(options) => book::run(&options)?,
         Command::Package => package::run()?,
         Command::Conformance(options) => conformance::run(&options)?,
         Command::Hours(options) => hours::run(&options)?,

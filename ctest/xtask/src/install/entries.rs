@@ -27,9 +27,13 @@ const DOCUMENTS: [&str; 6] = [
     "plugins/PLUGINS.md",
 ];
 
-/// Programs that are built with the installed library alone, and the pages about them: where in the source, and where below the
+/// Pictures of documents, programs that are built with the installed library alone, and the pages about them: where in the source, and where below the
 /// documents. They use no crate of the workspace.
-const COPIED: [(&str, &str); 2] = [("examples", "examples"), ("docs/learn", "learn")];
+const COPIED: [(&str, &str); 3] = [
+    ("examples", "examples"),
+    ("docs/learn", "learn"),
+    ("docs/diagnosis", "diagnosis"),
+];
 const OF_COPIED: [&str; 5] = ["c", "h", "md", "svg", "Makefile"];
 
 /// The Python package, below the prefix where Debian's interpreters look for packages, and what shows how to use it.
@@ -165,6 +169,28 @@ pub(super) fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Res
     }
     let list = Source::Text(sbom::document(workspace)?);
     add(list, documents.join("vipl.spdx.json"), 0o644);
+    Ok(entries)
+}
+
+/// The files of the built book.
+pub(super) fn book(place: &Place, html: &Path) -> Result<Vec<Entry>> {
+    let to = place.prefix.join("share/doc/vipl/book");
+    let (mut entries, mut folders) = (Vec::new(), vec![html.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for found in fs::read_dir(folder)? {
+            let file = found?.path();
+            if file.is_dir() {
+                folders.push(file);
+                continue;
+            }
+            let path = to.join(file.strip_prefix(html)?);
+            entries.push(Entry {
+                source: Source::File(file),
+                path,
+                mode: 0o644,
+            });
+        }
+    }
     Ok(entries)
 }
 

@@ -13,7 +13,7 @@
 //!   PREFIX/libexec/vipl/      vipkad, and vipl-NAME, the device processes that it starts
 //!   PREFIX/libexec/vipl/conform/  the programs that vip_conform runs
 //!   PREFIX/share/man/         manual pages; completions beside it, for bash, fish and zsh
-//!   PREFIX/share/doc/vipl/    the documents, the licences, and the list of what it was built from
+//!   PREFIX/share/doc/vipl/    the documents, the licences, and the list of what it was built from; book/ if asked for
 //!   PREFIX/share/gdb/         what gdb loads with libvipl.so.1
 //!   PREFIX/share/vipl/        vipl.supp, for valgrind
 //!   PREFIX/etc/vipl/          vipl.conf.sample (/etc/vipl for the prefix /usr)
@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::Result;
+use crate::book;
 use crate::cross;
 use crate::place::Place;
 use crate::uninstall;
@@ -45,6 +46,9 @@ pub(crate) struct Options {
     /// Install what was built before
     #[arg(long)]
     pub no_build: bool,
+    /// With the documents as a book, in share/doc/vipl/book; built if `cargo xtask book` has not
+    #[arg(long)]
+    pub book: bool,
     /// Folder of the built files [default: target/release]
     #[arg(long, value_name = "DIR")]
     pub built: Option<PathBuf>,
@@ -62,7 +66,10 @@ pub(crate) fn run(options: &Options) -> Result {
         .built
         .clone()
         .unwrap_or_else(|| workspace.target.join("release"));
-    let entries = entries(place, &workspace, &built)?;
+    let mut entries = entries(place, &workspace, &built)?;
+    if options.book {
+        entries.extend(entries::book(place, &book::html(&workspace)?)?);
+    }
     let missing = entries.iter().find_map(|entry| match &entry.source {
         Source::File(file) if !file.exists() => Some(file),
         _ => None,

@@ -1,7 +1,7 @@
 //! `cargo xtask smoke`: what is installed works from where it is installed.
 //!
 //! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
-//! the archive) and by CMake, runs each, builds the examples and programs of the course, prints values in gdb,
+//! the archive) and by CMake, runs each, builds the examples and programs of the course, walks through docs/DIAGNOSIS.md, prints values in gdb,
 //! runs an installed tool and a job of MPI, uninstalls, and looks for left-over files. Each file must belong to
 //! the packages, too.
 
@@ -18,7 +18,7 @@ use crate::install;
 use crate::place::Place;
 use crate::uninstall;
 use crate::workspace::{Workspace, have, output, root};
-use crate::{Result, static_libs};
+use crate::{Result, static_libs, walks};
 
 /// The program.
 const PROGRAM: &str = include_str!("smoke.c");
@@ -49,6 +49,7 @@ pub(crate) fn run(options: &Options) -> Result {
     install::run(&install::Options {
         place: place(),
         no_build: options.dev,
+        book: false,
         built: Some(Workspace::load()?.built(options.dev)),
     })?;
     let source = folder.path().join("smoke.c");
@@ -70,6 +71,7 @@ pub(crate) fn run(options: &Options) -> Result {
     consumers::cmake(&bench)?;
     consumers::examples(&bench)?;
     consumers::course(&bench)?;
+    walks::walk(&prefix, false)?;
     consumers::gdb(&bench)?;
     bench.tool()?;
     bench.manual()?;
