@@ -10,13 +10,14 @@ const NAMES: &[&str] = &["chromium", "chromium-browser", "google-chrome"];
 /// A page must be there after so many seconds of this machine, and so many milliseconds of the page.
 const SECONDS: &str = "120";
 const PAGE_MS: u32 = 10_000;
-/// Writes into the page, when it has been loaded, what cannot be read from its source: how much wider it is than the window, and which
-/// pictures have no size.
+/// Writes into the page, when it has been loaded, what cannot be read from its source: how much wider it is than the window, and how
+/// many pictures were not found or have no size.
 const MEASURE: &str = "<script>addEventListener('load', () => {
     const page = document.documentElement;
-    const empty = picture => { const at = picture.getBoundingClientRect(); return !(at.width * at.height); };
+    const box = picture => { const at = picture.getBoundingClientRect(); return at.width * at.height; };
+    const empty = picture => !(picture.tagName == 'IMG' ? picture.naturalWidth : box(picture));
     page.dataset.beyond = Math.max(0, page.scrollWidth - page.clientWidth);
-    page.dataset.empty = [...document.querySelectorAll('main img, body > svg, figure svg')].filter(empty).length;
+    page.dataset.empty = [...document.querySelectorAll('img, body > svg')].filter(empty).length;
 });</script></body>";
 
 /// A headless browser.

@@ -384,7 +384,7 @@ fn page(run: &Value, other: Option<&Value>, picture: &str) -> String {
     let mut text = String::from(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<title>vip_perf</title>\n<style>\n\
          body { font-family: sans-serif; color: #222222; background: #ffffff; max-width: 62em; margin: 1em auto; padding: 0 1em }\n\
-         svg { max-width: 100%; height: auto }\ntable { border-collapse: collapse }\n\
+         svg { max-width: 100%; height: auto }\n.wide { overflow-x: auto }\ntable { border-collapse: collapse }\n\
          td, th { padding: 0.2em 0.8em; border-bottom: 1px solid #d8d8d8; text-align: right }\n\
          td:first-child, th:first-child { text-align: left }\n</style>\n</head>\n<body>\n<h1>vip_perf</h1>\n",
     );
@@ -392,7 +392,7 @@ fn page(run: &Value, other: Option<&Value>, picture: &str) -> String {
         let _ = writeln!(text, "<p>{}</p>", escaped(&line));
     }
     text += picture;
-    text += "<h2>All figures</h2>\n<table>\n<tr><th>test</th><th>size</th><th>CPUs</th><th>figure</th><th>value</th>";
+    text += "<h2>All figures</h2>\n<div class=\"wide\">\n<table>\n<tr><th>test</th><th>size</th><th>CPUs</th><th>figure</th><th>value</th>";
     text += if other.is_some() {
         "<th>other run</th><th>change</th></tr>\n"
     } else {
@@ -435,7 +435,7 @@ fn page(run: &Value, other: Option<&Value>, picture: &str) -> String {
             }
         }
     }
-    text + "</table>\n</body>\n</html>\n"
+    text + "</table>\n</div>\n</body>\n</html>\n"
 }
 
 /// The same figure of another run.

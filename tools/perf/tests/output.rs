@@ -330,7 +330,7 @@ fn a_run_is_drawn() {
         for part in ["All figures", "99th percentile", "+0.0 %", "n½"] {
             assert!(seen.dom.contains(part), "{part}: {}", seen.dom);
         }
-        assert_eq!(seen.dom.matches("<svg ").count(), 3, "{}", seen.dom);
+        assert_eq!(seen.dom.matches("<svg ").count(), 1, "{}", seen.dom);
     }
     // What the browser would say of a bad page.
     let broken = path("broken.html");

@@ -140,7 +140,7 @@ fn list(root: &Path, title: &str, pages: &[PathBuf]) -> Result<String> {
     Ok(text)
 }
 
-/// What a page is called: its first heading, after the number that is in its name; `vipl.7.md` is the manual page vipl(7).
+/// What a page is called: its first heading, with the number that is in its name; `vipl.7.md` is the manual page vipl(7).
 fn title_of(path: &Path, text: &str) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let Some(heading) = text.lines().find_map(|line| line.strip_prefix("# ")) else {
@@ -149,12 +149,12 @@ fn title_of(path: &Path, text: &str) -> String {
             None => stem.into_owned(),
         };
     };
+    let mut words = heading.split(|c: char| !c.is_alphanumeric());
     match number(&stem) {
-        Some(number) => {
-            let rest = heading.trim_start_matches(|c: char| c.is_ascii_digit());
-            format!("{number}. {}", rest.trim_start_matches(['.', ' ']))
+        Some(number) if words.all(|word| word != number.to_string()) => {
+            format!("{number}. {heading}")
         }
-        None => heading.to_owned(),
+        _ => heading.to_owned(),
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
             ("README.md", "# Top\n"),
             ("docs/A.md", "# A\n"),
             ("docs/decisions/0002-b.md", "# 2. Second\n"),
-            ("docs/decisions/0001-a.md", "# First\n"),
+            ("docs/decisions/0001-a.md", "# 16384 VIs\n"),
             (
                 "docs/course/README.md",
                 "# Course\n[one](z.md) [two](a.md) [10](10-c.md)\n",
@@ -228,7 +228,7 @@ mod tests {
         let summary = Summary::read(folder.path(), Path::new("docs/book")).unwrap();
         let expected = "\n# Summary\n\n[Top](index.md)\n\n# One\n\n- [A](docs/A.md)\n\n# Three\n\n\
             - [Course](docs/course/index.md)\n  - [9. B](docs/course/9-b.md)\n  - [10. C](docs/course/10-c.md)\n  - [Sooner](docs/course/z.md)\n  - [Later](docs/course/a.md)\n\
-            - [Decisions](docs/decisions/index.md)\n  - [1. First](docs/decisions/0001-a.md)\n  \
+            - [Decisions](docs/decisions/index.md)\n  - [1. 16384 VIs](docs/decisions/0001-a.md)\n  \
             - [2. Second](docs/decisions/0002-b.md)\n- [Man](docs/man/index.md)\n  - [vipl(7)](docs/man/vipl.7.md)\n";
         assert_eq!(summary.text, expected);
         let text = |path: &str| {
@@ -238,7 +238,7 @@ mod tests {
         };
         assert_eq!(
             text("docs/decisions/README.md"),
-            "# Decisions\n\n- [1. First](0001-a.md)\n- [2. Second](0002-b.md)\n"
+            "# Decisions\n\n- [1. 16384 VIs](0001-a.md)\n- [2. Second](0002-b.md)\n"
         );
         assert_eq!(text("docs/man/vipl.7.md"), "# vipl(7)\n\n## Name\n");
     }
