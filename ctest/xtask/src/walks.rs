@@ -201,8 +201,12 @@ fn plain(line: &str) -> String {
         if !plain.is_empty() {
             plain.push(' ');
         }
-        // Of two processors.
-        let mut rest = if word == "near" { "far" } else { word };
+        let mut rest = match word {
+            // Of two processors.
+            "near" => "far",
+            "ms" | "s" => "µs",
+            word => word,
+        };
         while let Some(c) = rest.chars().next() {
             let number = rest
                 .strip_prefix("0x")
@@ -297,19 +301,19 @@ mod tests {
         let said = |lines: &[&str]| -> Vec<String> {
             lines.iter().map(|line| (*line).to_owned()).collect()
         };
-        let expected = ["vipl[12] warn: VI 0x2ab at 1.20k", "...", "end"];
+        let expected = ["vipl[12] warn: VI 0x2ab at 1.20k ms", "...", "end"];
         assert!(matches(
             &expected,
-            &said(&["vipl[7]  warn: VI 0x17 at 3", "x", "y", "end"])
+            &said(&["vipl[7]  warn: VI 0x17 at 3 µs", "x", "y", "end"])
         ));
         assert!(matches(
             &expected,
-            &said(&["vipl[7] warn: VI 0x17 at 3", "end"])
+            &said(&["vipl[7] warn: VI 0x17 at 3 µs", "end"])
         ));
         for other in [
-            &["vipl[7] error: VI 0x17 at 3", "end"][..],
-            &["vipl[7] warn: VI 0x17 at 3"],
-            &["vipl[7] warn: VI 0x17 at 3", "end", "more"],
+            &["vipl[7] error: VI 0x17 at 3 µs", "end"][..],
+            &["vipl[7] warn: VI 0x17 at 3 µs"],
+            &["vipl[7] warn: VI 0x17 at 3 µs", "end", "more"],
             &[],
         ] {
             assert!(!matches(&expected, &said(other)), "{other:?}");
