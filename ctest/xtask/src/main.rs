@@ -46,6 +46,7 @@ mod stress;
 mod suites;
 mod tally;
 mod tests;
+mod traces;
 mod uninstall;
 mod valgrind;
 mod walks;

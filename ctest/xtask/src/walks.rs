@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 
 use crate::Result;
+use crate::traces;
 use crate::workspace::{have, root};
 
 const CHAPTER: &str = "docs/DIAGNOSIS.md";
@@ -79,6 +80,7 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
         }
     }
     new.extend(lines[done..].iter().map(|line| (*line).to_owned()));
+    let traces = traces(&folder.path().join("work"))?;
     let pictures = pictures(&text, folder.path(), &chapter, write, &mut wrong)?;
     if write {
         fs::write(&chapter, new.join("\n") + "\n")?;
@@ -86,11 +88,29 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
         return Ok(());
     }
     if wrong.is_empty() {
-        println!("walks: {} commands, {pictures} pictures", all.len());
+        let count = all.len();
+        println!("walks: {count} commands, {pictures} pictures, {traces} traces");
         return Ok(());
     }
     let wrong = wrong.join("\n");
     Err(format!("{CHAPTER} says otherwise; `cargo xtask walks --write` writes it:\n{wrong}").into())
+}
+
+/// Checks the files that the layer `trace` has written; how many there are.
+fn traces(work: &Path) -> Result<usize> {
+    let mut count = 0;
+    for found in fs::read_dir(work)? {
+        let path = found?.path();
+        let text = fs::read(&path)?;
+        // Those that `%p` names are of one process, and lack the other end of their arrows.
+        if text.starts_with(b"[\n") && path.extension().is_some_and(|kind| kind == "json") {
+            let seen = traces::check(&String::from_utf8(text)?)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            println!("{} events, {} arrows", seen.events, seen.arrows);
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// The commands in the blocks of the console.
