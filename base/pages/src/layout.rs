@@ -7,6 +7,7 @@
 //!   28 K     1024 Cq of 64 bytes           by the slot of the handle
 //!   92 K     4096 Counts of 64 bytes       by the slot of the VI's handle
 //!   348 K    4096 Vi of 1 KiB              by the slot of the handle
+//!   4444 K   4096 Flight of 8 KiB          the same, only with the setting `flight`
 //! ```
 //!
 //! The data path writes to `Counts` only: a cache line for each VI, because threads use different VIs, and close together, because
@@ -34,6 +35,8 @@ pub const COUNTERS: usize = 128;
 pub const CQS: usize = 1024;
 /// VIs that are published; a process with more shows how many are left out.
 pub const VIS: usize = 4096;
+/// Descriptors of each queue in a [`Flight`].
+pub const FLIGHT: usize = 256;
 /// Entries of a VI's ring of events.
 pub const EVENTS: usize = 32;
 
@@ -49,6 +52,10 @@ pub const COUNTS_AT: usize = CQS_AT + CQS * size_of::<Cq>();
 pub const VIS_AT: usize = COUNTS_AT + VIS * size_of::<Counts>();
 /// Size of a file.
 pub const BYTES: usize = VIS_AT + VIS * size_of::<Vi>();
+/// Where the recorders begin, in a process with the setting `flight`.
+pub const FLIGHTS_AT: usize = BYTES;
+/// Size of its file.
+pub const BYTES_WITH_FLIGHTS: usize = FLIGHTS_AT + VIS * size_of::<Flight>();
 
 /// A count on the data path: one thread at a time writes it, so an addition is not atomic.
 #[repr(C, align(8))]
@@ -369,10 +376,51 @@ pub struct Vi {
     pub local_point: Bytes<64>,
     /// Discriminator to which it asked for a connection.
     pub remote_point: Bytes<64>,
+    /// Which of its rings are in its [`Flight`], see [`Ring`].
+    pub flight: Word,
     /// 0.
-    pub reserved: Bytes<120>,
+    pub reserved: Bytes<112>,
     /// The latest events.
     pub event: [Event; EVENTS],
+}
+
+/// The rings of a VI's work queues, if they lie in the file: entries as the library and its plug-ins use them, an address, a memory
+/// handle and a Status, of 16 bytes each or, in a 32-bit process, 12. Descriptor number N, as [`Counted`] counts, is at N - 1 modulo the
+/// number of entries. The Status is 0 until the descriptor is complete.
+#[repr(C, align(4096))]
+pub struct Flight {
+    /// The send queue, and the receive queue.
+    pub rings: [Bytes<{ FLIGHT * 16 }>; 2],
+}
+
+/// What [`Vi::flight`] says of a queue's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Bytes of an entry.
+    pub entry: usize,
+    /// Entries, a power of two.
+    pub room: u32,
+}
+
+impl Ring {
+    /// The ring of a queue in the word; any word says something.
+    pub fn of(word: u64, queue: usize) -> Option<Ring> {
+        let half = (word >> (32 * queue)) as u32;
+        let (entry, order) = (half & 0xFF, half >> 8 & 0xFF);
+        let is_ring = matches!(entry, 12 | 16) && (1 << order.min(31)) <= FLIGHT as u32;
+        is_ring.then(|| Ring {
+            entry: entry as usize,
+            room: 1 << order,
+        })
+    }
+
+    /// The word with this ring of a queue, or none.
+    pub fn set(word: u64, queue: usize, ring: Option<Ring>) -> u64 {
+        let half = ring.map_or(0, |ring| {
+            ring.entry as u64 | u64::from(ring.room.ilog2()) << 8
+        });
+        word & !(0xFFFF_FFFF << (32 * queue)) | half << (32 * queue)
+    }
 }
 
 impl Vi {
@@ -417,6 +465,7 @@ impl Vi {
         let words = [
             &self.errors,
             &self.events,
+            &self.flight,
             &self.connections,
             &self.peer,
             &self.peer_pid,
@@ -438,7 +487,8 @@ const _: () = {
     assert!(size_of::<Event>() == 16);
     assert!(offset_of!(Vi, event) == 512);
     assert!(CQS_AT == 28 << 10 && COUNTS_AT == 92 << 10 && VIS_AT == 348 << 10);
-    assert!(BYTES.is_multiple_of(4096));
+    assert!(BYTES.is_multiple_of(4096) && FLIGHTS_AT == 4444 << 10);
+    assert!(size_of::<Flight>() == 8192);
 };
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-use crate::layout::{self, COUNTERS, CQS, EVENTS, LAYOUT, MAGIC, NICS, VIS};
+use crate::layout::{self, COUNTERS, CQS, EVENTS, LAYOUT, MAGIC, NICS, Ring, VIS};
 use crate::record::Happened;
 
 /// Where pages are read from.
@@ -215,6 +215,21 @@ pub struct Event {
     pub happened: Happened,
 }
 
+/// A descriptor in a recorder, see [`layout::Flight`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// As the queue counts, from 1.
+    pub number: u64,
+    /// Its address.
+    pub descriptor: u64,
+    /// Memory handle given at the post.
+    pub memory: u32,
+    /// 0 until it is complete.
+    pub status: u32,
+    /// Whether the program has taken it off.
+    pub is_taken: bool,
+}
+
 /// A VI, see [`layout::Vi`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs)]
@@ -244,6 +259,9 @@ pub struct Vi {
     pub event_count: u64,
     /// The latest, the oldest first; empty unless asked for.
     pub events: Vec<Event>,
+    /// The latest descriptors of the send queue and of the receive queue, the oldest first; empty unless the process keeps them
+    /// and they are asked for.
+    pub descriptors: [Vec<Posted>; 2],
 }
 
 /// All of a file.
@@ -413,7 +431,17 @@ fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Re
         // Last: a counter that is older than what it counts from would seem to have wrapped.
         let place = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
         source.read(&mut counts, place)?;
-        found.push(of_vi(&vi, &Record(&counts), slot, recorders));
+        let mut one = of_vi(&vi, &Record(&counts), slot, recorders);
+        if recorders {
+            let word = vi.word(offset_of!(layout::Vi, flight));
+            let queues = [one.send, one.recv];
+            for (queue, (list, counted)) in one.descriptors.iter_mut().zip(queues).enumerate() {
+                if let Some(ring) = Ring::of(word, queue) {
+                    *list = descriptors(source, slot, queue, ring, counted, &counts);
+                }
+            }
+        }
+        found.push(one);
     }
     Ok(found)
 }
@@ -479,7 +507,65 @@ fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> 
         } else {
             Vec::new()
         },
+        descriptors: Default::default(),
     }
+}
+
+/// The value of the counter `posted` of a queue.
+fn posted(counts: &Record<'_>, queue: usize) -> u32 {
+    let at = offset_of!(layout::Counts, queues) + queue * size_of::<layout::Counted>();
+    let bytes = counts.bytes(at + offset_of!(layout::Counted, posted), 4);
+    u32::from_ne_bytes(bytes.try_into().unwrap_or_default())
+}
+
+/// The descriptors of a ring. None if the file has no room for it: it was cut short, or the word lies.
+fn descriptors(
+    source: &(impl Source + ?Sized),
+    slot: usize,
+    queue: usize,
+    ring: Ring,
+    counted: Counted,
+    counts: &[u8],
+) -> Vec<Posted> {
+    let mut bytes = vec![0; ring.room as usize * ring.entry];
+    let place = layout::FLIGHTS_AT + slot * size_of::<layout::Flight>();
+    let mut after = [0; size_of::<layout::Counts>()];
+    let read = source
+        .read(&mut bytes, place + queue * size_of::<layout::Flight>() / 2)
+        .and_then(|()| {
+            source.read(
+                &mut after,
+                layout::COUNTS_AT + slot * size_of::<layout::Counts>(),
+            )
+        });
+    if read.is_err() {
+        return Vec::new();
+    }
+    let now = posted(&Record(counts), queue);
+    // In a process that runs, what was posted meanwhile may lie where the oldest were.
+    let meanwhile = posted(&Record(&after), queue).wrapping_sub(now);
+    let kept = u64::from(ring.room.saturating_sub(meanwhile)).min(counted.posted);
+    let one = |back: u64| {
+        let raw = now.wrapping_sub(1 + back as u32);
+        let at = (raw & (ring.room - 1)) as usize * ring.entry;
+        let entry = Record(&bytes[at..at + ring.entry]);
+        let half = |at: usize| {
+            let bytes = entry.bytes(at, 4).try_into();
+            u32::from_ne_bytes(bytes.unwrap_or_default())
+        };
+        let number = counted.posted - back;
+        Posted {
+            number,
+            descriptor: match ring.entry {
+                16 => entry.word(0),
+                _ => half(0).into(),
+            },
+            memory: half(ring.entry - 8),
+            status: half(ring.entry - 4),
+            is_taken: number <= counted.taken,
+        }
+    };
+    (0..kept).rev().map(one).collect()
 }
 
 /// The numbers of the latest entries of a ring, the oldest first.

@@ -26,6 +26,9 @@ use memory::Memory;
 
 /// The records of a process.
 pub(crate) struct Pages {
+    /// The rings of work queues lie in it, too.
+    has_flights: bool,
+    bytes: usize,
     memory: Memory,
     file: Option<Published>,
     /// Names of the counters, in the order of their records.
@@ -51,7 +54,11 @@ fn scratch() -> &'static Scratch {
 impl Pages {
     /// Publishes this process, unless the setting `publish` forbids it.
     pub(crate) fn new(settings: &Settings) -> Pages {
-        let published = Published::new(settings);
+        let bytes = match settings.flight() {
+            true => layout::BYTES_WITH_FLIGHTS,
+            false => BYTES,
+        };
+        let published = Published::new(settings, bytes);
         let (memory, file) = match published {
             Ok((memory, file)) => {
                 log::debug!(target: "core", "vipstat sees this process in {}", file.path().display());
@@ -59,10 +66,12 @@ impl Pages {
             }
             Err(why) => {
                 log::debug!(target: "core", "vipstat does not see this process: {why}");
-                (Memory::private(), None)
+                (Memory::private(bytes), None)
             }
         };
         let pages = Pages {
+            has_flights: settings.flight(),
+            bytes,
             memory,
             file,
             counters: Mutex::default(),
@@ -77,7 +86,7 @@ impl Pages {
         let process = self.process();
         let own = std::process::id();
         process.layout.set(layout::LAYOUT);
-        process.bytes.set(BYTES as u64);
+        process.bytes.set(self.bytes as u64);
         process.pid.set(own);
         process.pid_namespace.set(vipl_pages::life::namespace());
         process
@@ -148,6 +157,18 @@ impl Pages {
                 (&scratch().counts, &scratch().vi)
             }
         }
+    }
+
+    /// Where the ring of a VI's queue lies, if it is recorded; NULL else. The memory stays, and is the slot's.
+    pub(crate) fn ring(&self, handle: usize, queue: usize) -> *mut u8 {
+        let slot = slot(handle);
+        let place = layout::FLIGHTS_AT + slot * size_of::<layout::Flight>();
+        let flight = (self.has_flights && slot < VIS)
+            .then(|| self.memory.record::<layout::Flight>(place))
+            .flatten();
+        flight.map_or(std::ptr::null_mut(), |flight| {
+            (&raw const flight.rings[queue]).cast_mut().cast()
+        })
     }
 
     /// A VI has been destroyed; its slot is still locked.

@@ -112,6 +112,9 @@ impl Settings {
     pub(crate) fn null_mem_attributes(&self) -> bool {
         self.truth("null_mem_attributes")
     }
+    pub(crate) fn flight(&self) -> bool {
+        self.truth("flight")
+    }
     pub(crate) fn lenient_destroy(&self) -> bool {
         self.truth("lenient_destroy")
     }

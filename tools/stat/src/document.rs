@@ -1,7 +1,7 @@
 //! The model as JSON.
 
 use serde_json::{Map, Value, json};
-use vipl_pages::read::{Counted, Event};
+use vipl_pages::read::{Counted, Event, Posted};
 
 use crate::model::{ADDRESS_IP, Model, ProcessNow, ViNow};
 use crate::words;
@@ -105,6 +105,20 @@ fn vi(model: &Model, vi: &ViNow) -> Value {
             "received": rates.received,
         })),
         "events": page.events.iter().map(event).collect::<Value>(),
+        "descriptors": {
+            "send": page.descriptors[0].iter().map(descriptor).collect::<Value>(),
+            "recv": page.descriptors[1].iter().map(descriptor).collect::<Value>(),
+        },
+    })
+}
+
+fn descriptor(posted: &Posted) -> Value {
+    json!({
+        "number": posted.number,
+        "address": posted.descriptor,
+        "memory": posted.memory,
+        "status": posted.status,
+        "what": words::fate(posted),
     })
 }
 

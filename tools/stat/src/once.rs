@@ -8,6 +8,9 @@ use crate::model::Model;
 use crate::view::View;
 use crate::words;
 
+/// Descriptors of each queue that are shown of a process that has ended; JSON has all.
+const DESCRIPTORS: usize = 16;
+
 /// The tables, each no wider than `width` if its columns can be divided.
 pub(crate) fn text(model: &Model, width: usize, filter: &str) -> String {
     let mut text = String::new();
@@ -98,6 +101,9 @@ pub(crate) fn last(model: &Model, width: usize) -> String {
             for event in &vi.page.events {
                 let before = words::time(last.saturating_sub(event.time));
                 let _ = writeln!(text, "  {before:>8}  {}", words::event(event.happened));
+            }
+            for line in words::descriptors(&vi.page, DESCRIPTORS) {
+                let _ = writeln!(text, "{line}");
             }
         }
     }

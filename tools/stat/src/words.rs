@@ -4,7 +4,7 @@ use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
 };
 use vipl_client::{AsyncCode, host_socket, host_text};
-use vipl_pages::read::Vi;
+use vipl_pages::read::{Posted, Vi};
 use vipl_pages::record::Happened;
 
 /// Name of a state of a VI.
@@ -88,6 +88,42 @@ pub(crate) fn errors(status: u32) -> String {
     let found = NAMES.iter().filter(|(bit, _)| status & bit != 0);
     let names: Vec<&str> = found.map(|(_, name)| *name).collect();
     names.join("|")
+}
+
+/// What became of a descriptor that was posted.
+pub(crate) fn fate(posted: &Posted) -> String {
+    let Posted { status, .. } = *posted;
+    let operation = operation(status >> 16 & 7);
+    let done = match (status, errors(status)) {
+        (0, _) => return "not complete".to_owned(),
+        (_, errors) if errors.is_empty() => operation.to_owned(),
+        (_, errors) => format!("{operation} failed: {errors}"),
+    };
+    match posted.is_taken {
+        true => done,
+        false => format!("{done}, not taken off"),
+    }
+}
+
+/// The latest descriptors of a VI's queues, `most` of each, a line each.
+pub(crate) fn descriptors(vi: &Vi, most: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, list) in ["send queue", "receive queue"].iter().zip(&vi.descriptors) {
+        let shown = &list[list.len().saturating_sub(most)..];
+        if let Some(last) = shown.last() {
+            let count = shown.len();
+            lines.push(format!("{name}: the last {count} of {}", last.number));
+        }
+        lines.extend(shown.iter().map(|posted| {
+            let (number, at) = (posted.number, posted.descriptor);
+            let memory = posted.memory;
+            format!(
+                "  {number:>8}  {at:#x}  memory {memory:#x}  {}",
+                fate(posted)
+            )
+        }));
+    }
+    lines
 }
 
 /// An event in words.

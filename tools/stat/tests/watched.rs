@@ -145,6 +145,43 @@ fn vipstat_in(folder: &Path, arguments: &[&str]) -> (bool, String, String) {
     )
 }
 
+/// A process that keeps its descriptors shows the last of each queue, after it was killed too; one that does not, none.
+#[test]
+fn a_killed_process_shows_its_last_descriptors() {
+    let Some(mut watched) = Watched::start_with(|command| {
+        command.env("VIPL_FLIGHT", "true");
+    }) else {
+        return;
+    };
+    watched.kill();
+    let [sender, receiver] = [0, 1].map(|side| {
+        let pid = watched.pids[side].to_string();
+        let document = watched.json(&["--last", &pid]);
+        watched.process(&document, side)["vis"][0]["descriptors"].clone()
+    });
+    let numbers = |list: &Value| -> Vec<u64> {
+        let list = list.as_array().expect("a list").iter();
+        list.filter_map(|one| one["number"].as_u64()).collect()
+    };
+    let all: Vec<u64> = (1..=MESSAGES).collect();
+    assert_eq!(numbers(&sender["send"]), all);
+    assert_eq!(
+        numbers(&receiver["recv"]),
+        [all, vec![MESSAGES + 1]].concat()
+    );
+    let fate = |list: &Value, number: u64| list[number as usize - 1]["what"].clone();
+    for number in 1..=MESSAGES {
+        assert_eq!(fate(&sender["send"], number), "send");
+        assert_eq!(fate(&receiver["recv"], number), "receive");
+    }
+    assert_eq!(fate(&receiver["recv"], MESSAGES + 1), "not complete");
+    let (done, text, _) = watched.vipstat(&["--last", &watched.pids[1].to_string()]);
+    assert!(
+        done && text.contains("receive queue: the last 16 of 138"),
+        "{text}"
+    );
+}
+
 #[test]
 fn counts_are_exact() {
     let Some(mut watched) = Watched::start() else {

@@ -1,7 +1,10 @@
 use vipl_sys::random::nth;
 
 use super::*;
-use crate::layout::{BYTES, COUNTERS_AT, COUNTS_AT, CQS_AT, NICS_AT, VIS_AT};
+use crate::layout::{COUNTERS_AT, COUNTS_AT, CQS_AT, FLIGHTS_AT, NICS_AT, VIS_AT};
+
+/// Bytes of a file that was cut short behind the third recorder.
+const BYTES: usize = FLIGHTS_AT + 3 * size_of::<layout::Flight>();
 
 /// Zeroed pages of a process, as the library writes them.
 struct Pages(Vec<u64>);
@@ -31,6 +34,10 @@ impl Pages {
     fn bytes(&self) -> &[u8] {
         // SAFETY: inside; nothing is written while the result is used.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(self.start()), BYTES) }
+    }
+
+    fn flight(&self, slot: usize) -> &layout::Flight {
+        self.at(FLIGHTS_AT + slot * size_of::<layout::Flight>())
     }
 
     fn vi(&self, slot: usize) -> &layout::Vi {
@@ -77,6 +84,14 @@ fn what_a_process_publishes_is_read() {
         vi.happened(number.into(), Happened::Connected(number));
     }
 
+    let ring = layout::Ring {
+        entry: 16,
+        room: 256,
+    };
+    vi.flight.set(layout::Ring::set(0, 0, Some(ring)));
+    // The counter began at its greatest value, so the second descriptor is at the beginning.
+    pages.flight(2).rings[0].set(&[0x40, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0x80, 0]);
+
     let read = Snapshot::read(pages.bytes(), true).unwrap();
     assert_eq!(
         (read.process.pid, read.process.program.as_str()),
@@ -102,6 +117,21 @@ fn what_a_process_publishes_is_read() {
         (2, 1, 1, 1)
     );
     assert_eq!(vi.remote_point, b"abc");
+    let first = Posted {
+        number: 1,
+        descriptor: 0,
+        memory: 0,
+        status: 0,
+        is_taken: true,
+    };
+    let second = Posted {
+        number: 2,
+        descriptor: 0x40,
+        memory: 7,
+        status: 0x80_0001,
+        is_taken: false,
+    };
+    assert_eq!(vi.descriptors, [vec![first, second], Vec::new()]);
     assert_eq!(vi.events.len(), EVENTS);
     assert_eq!(vi.events[0].happened, Happened::Connected(8));
     assert_eq!(vi.events[31].happened, Happened::Connected(39));
@@ -157,6 +187,8 @@ fn any_content_can_be_read() {
         for vi in &read.vis {
             assert!(vi.peer_address.len() <= 32 && vi.remote_point.len() <= 64);
             assert!(vi.events.len() <= EVENTS);
+            let mut lists = vi.descriptors.iter();
+            assert!(lists.all(|list| list.len() <= layout::FLIGHT));
             let _ = (vi.send.depth(), vi.recv.depth());
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use vipl_pages::folder::{self, Folder};
-use vipl_pages::{layout::BYTES, life, read};
+use vipl_pages::{life, read};
 use vipl_sys::clock::{now_ns, since_1970};
 use vipl_sys::fd::{self, Kept};
 use vipl_sys::random::mix;
@@ -41,7 +41,7 @@ pub(super) fn user() -> u32 {
 
 impl Published {
     /// Makes the file, and maps it.
-    pub(super) fn new(settings: &Settings) -> io::Result<(Memory, Published)> {
+    pub(super) fn new(settings: &Settings, bytes: usize) -> io::Result<(Memory, Published)> {
         if settings.secure {
             return Err(io::Error::other("it runs with raised privileges"));
         }
@@ -60,8 +60,8 @@ impl Published {
             // Before the lock, which would end when a number from 0 to 2 is left.
             let file = File::from(fd::above_standard(OwnedFd::from(file))?);
             life::take(&file)?;
-            fd::set_size(file.as_fd(), BYTES)?;
-            let memory = Memory::of_file(file.as_raw_fd())?;
+            fd::set_size(file.as_fd(), bytes)?;
+            let memory = Memory::of_file(file.as_raw_fd(), bytes)?;
             Ok((memory, OwnedFd::from(file)))
         };
         let (memory, file) = published(file).inspect_err(|_| drop(remove_file(&path)))?;

@@ -8,9 +8,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-use vipl_pages::layout::BYTES;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::sync::Mutex;
 
@@ -21,6 +19,7 @@ const PAGE: usize = 4096;
 pub(super) struct Memory {
     /// NULL: there is none.
     base: *mut u8,
+    bytes: usize,
     /// Whether each page can be written to.
     present: Mutex<Vec<bool>>,
 }
@@ -31,48 +30,51 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(base: *mut u8) -> Memory {
+    fn new(base: *mut u8, bytes: usize) -> Memory {
         Memory {
             base,
-            present: Mutex::new(vec![false; BYTES / PAGE]),
+            bytes,
+            present: Mutex::new(vec![false; bytes / PAGE]),
         }
     }
 
     /// Memory that no other process sees.
-    pub(super) fn private() -> Memory {
+    pub(super) fn private(bytes: usize) -> Memory {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping.
-        let base = unsafe { libc::mmap(null_mut(), BYTES, READ_WRITE, flags, -1, 0) };
-        Memory::new(if base == libc::MAP_FAILED {
-            null_mut()
-        } else {
-            base.cast()
-        })
+        let base = unsafe { libc::mmap(null_mut(), bytes, READ_WRITE, flags, -1, 0) };
+        let base = match base == libc::MAP_FAILED {
+            true => null_mut(),
+            false => base.cast(),
+        };
+        Memory::new(base, bytes)
     }
 
     /// A file's memory. A forked child does not inherit it, at no moment.
-    pub(super) fn of_file(fd: RawFd) -> io::Result<Memory> {
+    pub(super) fn of_file(fd: RawFd, bytes: usize) -> io::Result<Memory> {
         // SAFETY: a new mapping.
         unsafe {
-            let base = libc::mmap64(null_mut(), BYTES, libc::PROT_NONE, libc::MAP_SHARED, fd, 0);
+            let base = libc::mmap64(null_mut(), bytes, libc::PROT_NONE, libc::MAP_SHARED, fd, 0);
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
-            let is_done = libc::madvise(base, BYTES, libc::MADV_DONTFORK) == 0
-                && libc::mprotect(base, BYTES, READ_WRITE) == 0;
+            let is_done = libc::madvise(base, bytes, libc::MADV_DONTFORK) == 0
+                && libc::mprotect(base, bytes, READ_WRITE) == 0;
             if !is_done {
                 let error = io::Error::last_os_error();
-                libc::munmap(base, BYTES);
+                libc::munmap(base, bytes);
                 return Err(error);
             }
-            replace_in_children(base.cast());
-            Ok(Memory::new(base.cast()))
+            replace_in_children(base.cast(), bytes);
+            Ok(Memory::new(base.cast(), bytes))
         }
     }
 
     /// The record at this place, whose pages can be written to. `None`: there is no memory.
     pub(super) fn record<T>(&self, place: usize) -> Option<&'static T> {
-        debug_assert!(place + size_of::<T>() <= BYTES && place.is_multiple_of(align_of::<T>()));
+        debug_assert!(
+            place + size_of::<T>() <= self.bytes && place.is_multiple_of(align_of::<T>())
+        );
         if self.base.is_null() {
             return None;
         }
@@ -106,12 +108,14 @@ impl Memory {
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Where the mapping is, for children.
+/// Where the mapping is, for children, and how large.
 static MAPPED: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// In a child of `fork` private memory takes the place of the mapping: the address of a counter is valid for ever.
-fn replace_in_children(base: *mut u8) {
+fn replace_in_children(base: *mut u8, bytes: usize) {
     static REGISTERED: OnceLock<i32> = OnceLock::new();
+    MAPPED_BYTES.store(bytes, Ordering::Relaxed);
     MAPPED.store(base, Ordering::Release);
     // SAFETY: the library is never unloaded, so the function stays.
     REGISTERED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
@@ -119,7 +123,8 @@ fn replace_in_children(base: *mut u8) {
 
 /// Runs in a child, before `fork` returns there. It neither locks nor allocates.
 unsafe extern "C" fn in_child() {
-    let base = MAPPED.swap(null_mut(), Ordering::Relaxed);
+    let base = MAPPED.swap(null_mut(), Ordering::Acquire);
+    let bytes = MAPPED_BYTES.load(Ordering::Relaxed);
     if base.is_null() {
         return;
     }
@@ -127,9 +132,9 @@ unsafe extern "C" fn in_child() {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: nothing is mapped there, or the call fails; kernels before 4.17 may choose another place.
     unsafe {
-        let at = libc::mmap(base.cast(), BYTES, READ_WRITE, flags, -1, 0);
+        let at = libc::mmap(base.cast(), bytes, READ_WRITE, flags, -1, 0);
         if at != libc::MAP_FAILED && at != base.cast() {
-            libc::munmap(at, BYTES);
+            libc::munmap(at, bytes);
         }
     }
 }

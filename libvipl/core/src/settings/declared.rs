@@ -194,6 +194,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "max_register_bytes" (Kind::Bytes(0, i64::MAX as u64)) "0" "memory that may be registered; 0: the plug-in's default, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
     "hosts" (Kind::Text("path")) "/etc/vip_hosts" "table of hosts for the name service"
     "publish" (Kind::Text("on, off or FOLDER")) "on" "whether vipstat sees the process; FOLDER: a folder in memory for its file"
+    "flight" (Kind::Boolean) "false" "keep the last 256 descriptors of each queue where vipstat finds them, also after a crash"
     "log" (Kind::Text("levels")) "warn" "error, warn, info, debug, trace; also subsystem=level, comma separated"
     "log_file" (Kind::Text("path")) "" "file to which the log is appended instead of standard error"
     "on_bug" (Kind::Text("continue or abort")) "continue" "what to do when the library catches a bug of its own"

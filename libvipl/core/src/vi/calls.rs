@@ -6,7 +6,7 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 use vipl_sys::wrap;
 
-use super::queue::{CqSlot, WorkQueue, free_ring};
+use super::queue::{CqSlot, Which, WorkQueue, free_ring};
 use super::state::IDLE;
 use super::{VIS, Vi, lock};
 use crate::cq;
@@ -215,10 +215,11 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
         cq::detach(cq, handle);
     }
     let process = vi.nic.process;
+    let [sends, receives] = [Which::Send, Which::Recv].map(|which| vi.recorder(which));
     process.pages().vi_destroyed(vi.page);
     let mut vi = VIS.remove(&process.vis, vi, handle);
-    free_ring(&mut vi.abi.send);
-    free_ring(&mut vi.abi.recv);
+    free_ring(&mut vi.abi.send, sends);
+    free_ring(&mut vi.abi.recv, receives);
     vi.nic.release_vi_number(index);
     vi.nic.memory.lock().ptags.release(vi.abi.ptag);
     let open = vi.send.waiters.requests() + vi.recv.waiters.requests();

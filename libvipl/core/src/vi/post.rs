@@ -208,8 +208,10 @@ fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
 #[cold]
 fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
     let (max, look) = (vi.nic.info.descriptors_max, vi.check_descriptor);
+    let recorder = vi.recorder(which);
     let (queue, own) = vi.queue(which);
-    if let Err(full) = queue::grow(queue, max) {
+    let grown = queue::grow(queue, max, recorder);
+    if let Err(full) = grown {
         if let Full::Limit = full {
             let opcode = asked_for(which, descriptor);
             vi.raise(VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN, opcode, descriptor);
@@ -217,6 +219,8 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
         return Err(Error::Resource);
     }
     own.unchecked_room = if look { 0 } else { queue::room(queue) };
+    let room = (queue.entries == recorder).then(|| queue::room(queue));
+    vi.publish_ring(which, room);
     Ok(())
 }
 

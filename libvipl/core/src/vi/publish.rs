@@ -1,10 +1,12 @@
 //! What a VI writes into its record off the data path.
 
 use kagent_proto::{Connected, Point};
+use vipl_pages::layout::Ring;
 use vipl_pages::record::Happened;
+use vipl_plugin_abi::vipl_entry;
 
 use super::Vi;
-use super::queue::WorkQueue;
+use super::queue::{Which, WorkQueue};
 
 impl Vi {
     /// Fills the record of a new VI.
@@ -35,6 +37,22 @@ impl Vi {
         page.transfer_max.set(self.abi.max_transfer_size);
         page.tag.set(self.abi.ptag);
         page.rdma.set(self.abi.rdma_write | self.abi.rdma_read << 1);
+    }
+
+    /// Where the ring of a queue is recorded; NULL if it is not.
+    pub(crate) fn recorder(&self, which: Which) -> *mut vipl_entry {
+        let pages = self.nic.process.pages();
+        pages.ring(self.handle.addr(), which.number()).cast()
+    }
+
+    /// A ring of so many entries is recorded, or none of this queue.
+    pub(crate) fn publish_ring(&self, which: Which, room: Option<u32>) {
+        let ring = room.map(|room| Ring {
+            entry: size_of::<vipl_entry>(),
+            room,
+        });
+        let word = Ring::set(self.page.flight.get(), which.number(), ring);
+        self.page.sequence.change(|| self.page.flight.set(word));
     }
 
     /// The only place that changes the state.

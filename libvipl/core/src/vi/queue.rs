@@ -176,7 +176,7 @@ pub(super) fn take(queue: &mut vipl_queue, which: Which, counts: &layout::Counts
 }
 
 /// The layout of a ring, aligned to a cache line.
-fn layout(room: u32) -> Option<Layout> {
+fn ring_layout(room: u32) -> Option<Layout> {
     Layout::array::<vipl_entry>(room as usize)
         .ok()?
         .align_to(LINE)
@@ -192,9 +192,28 @@ pub(super) fn room(queue: &vipl_queue) -> u32 {
     }
 }
 
-/// Doubles the ring, up to `max` entries.
+/// Makes the ring where it is recorded.
 #[cold]
-pub(super) fn grow(queue: &mut vipl_queue, max: u32) -> Result<(), Full> {
+fn place(queue: &mut vipl_queue, max: u32, recorder: *mut vipl_entry) {
+    let room = 1 << (layout::FLIGHT as u32).min(max).max(1).ilog2();
+    // SAFETY: room for so many, of this queue's slot, whose last queue is no more.
+    unsafe { recorder.write_bytes(0, room as usize) };
+    queue.entries = recorder;
+    queue.mask = room - 1;
+}
+
+/// Doubles the ring, up to `max` entries. One that is recorded begins at `recorder`, which is NULL else, and leaves it when it
+/// becomes too large.
+#[cold]
+pub(super) fn grow(
+    queue: &mut vipl_queue,
+    max: u32,
+    recorder: *mut vipl_entry,
+) -> Result<(), Full> {
+    if queue.entries.is_null() && !recorder.is_null() {
+        place(queue, max, recorder);
+        return Ok(());
+    }
     let room = match room(queue) {
         0 => RING_FIRST.min(max),
         room => room * 2,
@@ -202,7 +221,7 @@ pub(super) fn grow(queue: &mut vipl_queue, max: u32) -> Result<(), Full> {
     if room > max {
         return Err(Full::Limit);
     }
-    let layout = layout(room).ok_or(Full::Memory)?;
+    let layout = ring_layout(room).ok_or(Full::Memory)?;
     // SAFETY: the layout is not empty.
     let entries = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<vipl_entry>();
     if entries.is_null() {
@@ -218,18 +237,20 @@ pub(super) fn grow(queue: &mut vipl_queue, max: u32) -> Result<(), Full> {
         };
         number = number.wrapping_add(1);
     }
-    free_ring(queue);
+    free_ring(queue, recorder);
     queue.entries = entries;
     queue.mask = room - 1;
     Ok(())
 }
 
-/// Frees the ring of a queue.
-pub(super) fn free_ring(queue: &mut vipl_queue) {
+/// Frees the ring of a queue, unless it is the one that is recorded.
+pub(super) fn free_ring(queue: &mut vipl_queue, recorder: *mut vipl_entry) {
     if queue.entries.is_null() {
         return;
     }
-    if let Some(layout) = layout(queue.mask + 1) {
+    if queue.entries != recorder
+        && let Some(layout) = ring_layout(queue.mask + 1)
+    {
         // SAFETY: allocated by `grow` with this layout.
         unsafe { std::alloc::dealloc(queue.entries.cast(), layout) };
     }
@@ -271,7 +292,7 @@ mod tests {
         let mut queue = ring();
         let mut number = 0;
         for room in [4, 8, 16, 32, 64] {
-            assert!(grow(&mut queue, 64).is_ok());
+            assert!(grow(&mut queue, 64, std::ptr::null_mut()).is_ok());
             assert_eq!(super::room(&queue), room);
             assert!(queue.entries.addr().is_multiple_of(LINE));
             while queue.posted.wrapping_sub(queue.taken) < room {
@@ -279,7 +300,8 @@ mod tests {
                 post(&mut queue, number);
             }
         }
-        assert!(matches!(grow(&mut queue, 64), Err(Full::Limit)));
+        let again = grow(&mut queue, 64, std::ptr::null_mut());
+        assert!(matches!(again, Err(Full::Limit)));
         for expected in 1..=64 {
             let entry = take(&mut queue, Which::Recv, &counts);
             assert_eq!(entry.descriptor.addr(), expected * 64);
@@ -290,8 +312,31 @@ mod tests {
             assert_eq!(taken, queue.taken);
         }
         assert_eq!(queue.taken, queue.posted);
-        free_ring(&mut queue);
+        free_ring(&mut queue, std::ptr::null_mut());
         assert!(queue.entries.is_null());
+    }
+
+    #[test]
+    fn a_ring_that_is_recorded_leaves_its_place_when_it_is_too_large() {
+        // SAFETY: zeroes are valid entries.
+        let mut place: Box<[vipl_entry; layout::FLIGHT]> = unsafe { Box::new(std::mem::zeroed()) };
+        let (recorder, mut queue) = (place.as_mut_ptr(), ring());
+        assert!(grow(&mut queue, 8, recorder).is_ok());
+        assert_eq!((queue.entries, super::room(&queue)), (recorder, 8));
+        free_ring(&mut queue, recorder);
+        assert!(grow(&mut queue, 1024, recorder).is_ok());
+        assert_eq!(super::room(&queue) as usize, layout::FLIGHT);
+        for number in 1..=layout::FLIGHT {
+            post(&mut queue, number);
+        }
+        assert!(grow(&mut queue, 1024, recorder).is_ok());
+        assert!(queue.entries != recorder);
+        let counts = layout::Counts::default();
+        for number in 1..=layout::FLIGHT {
+            let taken = take(&mut queue, Which::Send, &counts);
+            assert_eq!(taken.descriptor.addr(), number * 64);
+        }
+        free_ring(&mut queue, recorder);
     }
 
     #[test]

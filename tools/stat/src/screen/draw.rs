@@ -15,6 +15,9 @@ use crate::words;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
+/// Descriptors of each queue of a VI that are shown.
+const DESCRIPTORS: usize = 12;
+
 impl Screen {
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let rows = [
@@ -197,5 +200,10 @@ fn detail(model: &Model, process: &ProcessNow, vi: &ViNow) -> Vec<String> {
         let ago = words::time(model.time.saturating_sub(event.time));
         lines.push(format!("{ago:>8} ago  {}", words::event(event.happened)));
     }
+    let descriptors = words::descriptors(page, DESCRIPTORS);
+    if !descriptors.is_empty() {
+        lines.push(String::new());
+    }
+    lines.extend(descriptors);
     lines
 }
