@@ -84,7 +84,16 @@ fn in_guest(options: &Options) -> Result {
     let mut seen = Seen::default();
     let status = guest.run(&kernel, &command, &mut |line| seen.line(line))?;
     match (status, options.within) {
-        (None, Some(seconds)) => seen.report(seconds),
+        (None, Some(seconds)) => {
+            print!("{}", seen.report(seconds));
+            match seen.failed.len() {
+                0 => Ok(()),
+                failed => Err(format!(
+                    "{failed} runs failed, and there was no time to repeat them"
+                )
+                .into()),
+            }
+        }
         (status, _) => good(status),
     }
 }
@@ -111,21 +120,20 @@ impl Seen {
         }
     }
 
-    /// Says it in the form of tests; runs that have failed and were not repeated are an error.
-    fn report(self, seconds: u32) -> Result {
-        for name in &self.failed {
-            println!("test {name} ... FAILED");
-        }
-        println!(
-            "test verbs ... ignored, the other runs, which a guest did not manage in {seconds} s"
-        );
+    /// All of it in the form of tests.
+    fn report(&self, seconds: u32) -> String {
+        let mut lines: String = self
+            .failed
+            .iter()
+            .map(|name| format!("test {name} ... FAILED\n"))
+            .collect();
         let (passed, failed) = (self.passed, self.failed.len());
         let word = if failed == 0 { "ok" } else { "FAILED" };
-        println!("test result: {word}. {passed} passed; {failed} failed; 1 ignored");
-        match failed {
-            0 => Ok(()),
-            _ => Err(format!("{failed} runs failed, and there was no time to repeat them").into()),
-        }
+        lines += &format!(
+            "test verbs ... ignored, the other runs, which a guest did not manage in {seconds} s\n\
+             test result: {word}. {passed} passed; {failed} failed; 1 ignored\n"
+        );
+        lines
     }
 }
 
@@ -148,6 +156,11 @@ mod tests {
         }
         assert_eq!(seen.passed, 2);
         assert!(seen.failed.iter().eq(["verbs::b", "verbs::e"]));
-        assert!(seen.report(9).is_err());
+        assert_eq!(
+            seen.report(9),
+            "test verbs::b ... FAILED\ntest verbs::e ... FAILED\n\
+             test verbs ... ignored, the other runs, which a guest did not manage in 9 s\n\
+             test result: FAILED. 2 passed; 2 failed; 1 ignored\n"
+        );
     }
 }
