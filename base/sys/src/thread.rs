@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::futex;
@@ -21,7 +22,7 @@ impl Thread {
     /// Joins the thread.
     pub fn join(self) {
         // SAFETY: neither joined nor detached before.
-        unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
+        unsafe { libc::pthread_join(self.0, null_mut()) };
         std::mem::forget(self);
     }
 }
@@ -52,6 +53,8 @@ where
         begun: *const AtomicU32,
         /// The signals blocked by the application's thread that started the first thread.
         mask: libc::sigset_t,
+        /// Given back to the system when the thread needs it for its data.
+        room: Room,
     }
     extern "C" fn run<F: FnOnce()>(begin: *mut c_void) -> *mut c_void {
         // SAFETY: allocated below for this call.
@@ -59,6 +62,7 @@ where
         if let Ok(name) = CStr::from_bytes_until_nul(&begin.name) {
             set_name(name);
         }
+        drop(begin.room);
         touch_data();
         MASK_OF_STARTER.set(Some(begin.mask));
         // SAFETY: the creator waits until it is 1.
@@ -67,7 +71,7 @@ where
         }
         futex::wake_address(begin.begun.addr());
         let _ = catch_unwind(AssertUnwindSafe(begin.body));
-        std::ptr::null_mut()
+        null_mut()
     }
     let begun = AtomicU32::new(0);
     let mut begin = Begin {
@@ -75,6 +79,7 @@ where
         body,
         begun: &raw const begun,
         mask: MASK_OF_STARTER.get().unwrap_or_else(blocked),
+        room: Room::new()?,
     };
     let kept = name.len().min(15);
     begin.name[..kept].copy_from_slice(&name.as_bytes()[..kept]);
@@ -89,6 +94,32 @@ where
         }
     }
     made.map(Thread)
+}
+
+/// Address space for the data of a thread that is being made: its stack may take the last there is, and the C library aborts
+/// the process if the first access to that data finds none.
+struct Room(*mut c_void);
+
+/// The data of the libraries that were loaded later, and the thread's cache of `malloc`, in pages of their own.
+const ROOM_BYTES: usize = 256 << 10;
+
+impl Room {
+    fn new() -> io::Result<Room> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, which takes no memory.
+        let at = unsafe { libc::mmap(null_mut(), ROOM_BYTES, libc::PROT_NONE, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Room(at))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping.
+        unsafe { libc::munmap(self.0, ROOM_BYTES) };
+    }
 }
 
 /// Starts a thread with the signals blocked.
@@ -141,7 +172,7 @@ thread_local! {
 pub fn take_signals() {
     if let Some(mask) = MASK_OF_STARTER.get() {
         // SAFETY: a valid set.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) };
     }
 }
 
@@ -157,7 +188,7 @@ pub fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
         libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let result = body(before);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
         result
     }
 }
@@ -212,7 +243,7 @@ pub fn with_stack<R: Send>(body: impl FnOnce() -> R + Send) -> R {
         work.1 = catch_unwind(AssertUnwindSafe(|| body.map(|body| body())))
             .ok()
             .flatten();
-        std::ptr::null_mut()
+        null_mut()
     }
     fn thunk<B: FnOnce() -> R, R>(_: &Work<B, R>) -> extern "C" fn(*mut c_void) -> *mut c_void {
         run::<B, R>
