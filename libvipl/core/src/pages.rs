@@ -65,7 +65,15 @@ impl Pages {
                 (memory, Some(file))
             }
             Err(why) => {
-                log::debug!(target: "core", "vipstat does not see this process: {why}");
+                if settings.text("publish").starts_with('/') && !settings.secure {
+                    log::warn!(
+                        target: "settings",
+                        "publish: {}: {why}; vipstat does not see this process",
+                        settings.text("publish")
+                    );
+                } else {
+                    log::debug!(target: "core", "vipstat does not see this process: {why}");
+                }
                 (Memory::private(bytes), None)
             }
         };
