@@ -36,7 +36,6 @@ const STEPS: &[Step] = &[
         &["test", "--package", "xtask", "--", "--show-output"],
     ),
     step("docs", &["docs"]),
-    step("book", &["book", "--or-skip"]),
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("test", &["tests", "--no-build", "--without", "mpi"]).needs("build"),
     // Jobs of several ranks that poll, on machines with two processors: nothing runs beside them.

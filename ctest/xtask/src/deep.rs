@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
     step("tests", &["tests", "--no-build", "--deep"]).needs("build"),
+    step("book", &["book", "--or-skip"]),
     step("address", &["sanitize", "address"]),
     step("thread", &["sanitize", "thread"]),
     step("loom", &["loom"]),

@@ -27,6 +27,7 @@ use crate::workspace::{build as build_workspace, cargo, root, run as run_program
 const FIRST: &[&str] = &[
     "exchange",
     "layers",
+    "vip_conform",
     "variants",
     "agent_loss",
     "impairments",
