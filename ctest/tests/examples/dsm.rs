@@ -240,6 +240,23 @@ fn a_rank_that_dies() {
     }
 }
 
+/// Takes a quarter of an hour on two processors.
+#[test]
+#[ignore = "takes minutes: cargo test -p vipl-ctest --test examples thousand -- --ignored"]
+fn a_thousand_seeds_over_a_network_that_loses() {
+    seeds_that_lose(1000);
+}
+
+/// Half of them with each way to find faults.
+fn seeds_that_lose(number: usize) {
+    let each = number / 2;
+    for (half, method) in methods().iter().cycle().take(2).enumerate() {
+        let first = 1 + half * each;
+        let how = ("DSM_FAULTS", *method);
+        stress("sim:loss=0.02", how, first..first + each, 25);
+    }
+}
+
 /// What `cargo xtask deep` runs.
 mod deep {
     use super::*;
@@ -248,13 +265,13 @@ mod deep {
     #[ignore = "cargo xtask deep"]
     fn every_device() {
         for device in ["via_lo", "clan:", "sim:loss=0.02", "ip:127.0.0.1"] {
-            for method in methods() {
-                for ranks in [2, 4, 8] {
-                    programs(device, ranks, method);
-                }
-                stress(device, ("DSM_FAULTS", method), 1000..1030, 5);
+            for (method, ranks) in methods().iter().cycle().zip([2, 4, 8]) {
+                programs(device, ranks, method);
             }
-            stress(device, ("DSM_FETCH", "request"), 1100..1130, 5);
+            for method in methods() {
+                stress(device, ("DSM_FAULTS", method), 1000..1015, 5);
+            }
+            stress(device, ("DSM_FETCH", "request"), 1100..1115, 5);
         }
         for device in ["clan:", "sim:loss=0.02"] {
             dies(device);
@@ -263,15 +280,7 @@ mod deep {
 
     #[test]
     #[ignore = "cargo xtask deep"]
-    fn a_thousand_seeds_over_a_network_that_loses() {
-        for (half, method) in methods().iter().cycle().take(2).enumerate() {
-            let first = 1 + half * 500;
-            stress(
-                "sim:loss=0.02",
-                ("DSM_FAULTS", method),
-                first..first + 500,
-                25,
-            );
-        }
+    fn seeds_over_a_network_that_loses() {
+        seeds_that_lose(50);
     }
 }
