@@ -65,14 +65,11 @@ impl Pages {
                 (memory, Some(file))
             }
             Err(why) => {
-                if settings.text("publish").starts_with('/') && !settings.secure {
-                    log::warn!(
-                        target: "settings",
-                        "publish: {}: {why}; vipstat does not see this process",
-                        settings.text("publish")
-                    );
-                } else {
+                let publish = settings.text("publish");
+                if matches!(publish, "on" | "off") || settings.secure {
                     log::debug!(target: "core", "vipstat does not see this process: {why}");
+                } else {
+                    log::warn!(target: "settings", "publish: {publish}: {why}; vipstat does not see this process");
                 }
                 (Memory::private(bytes), None)
             }

@@ -63,8 +63,13 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
 
 /// The name of the plug-in in a file with this name, if it can be one. Layers are only loaded when they are asked for.
 pub(super) fn name_of(file: &str) -> Option<&str> {
-    let name = file.strip_prefix("libvipl_")?.strip_suffix(".so")?;
+    let name = stem(file)?;
     (!name.starts_with(LAYER)).then_some(name)
+}
+
+/// What the name of a plug-in's file says, of any kind.
+fn stem(file: &str) -> Option<&str> {
+    file.strip_prefix("libvipl_")?.strip_suffix(".so")
 }
 
 /// What the name of a layer has before it in that of its file.
@@ -72,14 +77,11 @@ const LAYER: &str = "layer_";
 
 /// The layers of a directory: none, if it cannot be read.
 pub(super) fn layers(directory: &Path) -> Vec<(String, PathBuf)> {
-    let name_of = |file: &str| {
-        let name = file.strip_prefix("libvipl_")?.strip_suffix(".so")?;
-        name.strip_prefix(LAYER).map(str::to_owned)
-    };
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let found = files.filter_map(|entry| {
         let file = entry.file_name().into_string().ok()?;
-        Some((name_of(&file)?, entry.path()))
+        let name = stem(&file)?.strip_prefix(LAYER)?;
+        Some((name.to_owned(), entry.path()))
     });
     found.collect()
 }
