@@ -1,12 +1,11 @@
 //! `bidirectional`: both sides keep each other busy, with a VI for each direction and one thread at each side.
 
-use std::time::Instant;
-
 use vipl_tools::request::{Kind, StreamSpec};
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params};
 use crate::machine::Session;
+use crate::measured::Measured;
 use crate::stream::{self, Flow, Role};
 
 /// The open test at the client.
@@ -50,18 +49,10 @@ impl Duplex {
 
 impl Bench for Duplex {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
-        let mut used = None;
-        let (count, time) = stream::measured(self.params, self.window, |count| {
-            let before = stream::cpu_seconds(session)?;
-            session.go(count)?;
-            let start = Instant::now();
-            self.out.exchange(&mut self.back, count)?;
-            let time = start.elapsed();
-            let after = stream::cpu_seconds(session)?;
-            used = before.zip(after).map(|(before, after)| after - before);
-            Ok(time)
+        let measured = Measured::passes(session, self.params, self.window, |count| {
+            self.out.exchange(&mut self.back, count)
         })?;
-        Ok(stream::figures(2 * count, self.params.bytes, time, used))
+        Ok(measured.figures(2, self.params.bytes))
     }
 
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {

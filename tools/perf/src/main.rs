@@ -18,6 +18,7 @@ mod limits;
 mod link;
 mod machine;
 mod many;
+mod measured;
 mod memory;
 mod output;
 mod overlap;

@@ -21,10 +21,11 @@ use vipl_tools::nic::{Nic, level_names};
 use vipl_tools::patience::Patience;
 use vipl_tools::pingpong::{span_json, span_of};
 use vipl_tools::request::{Kind, SMALL, StreamSpec};
-use vipl_tools::{Error, Result, sys};
+use vipl_tools::{Error, Result};
 
-use crate::bench::{Bench, Figure, Params, figure};
+use crate::bench::{Bench, Figure, Params};
 use crate::machine::Session;
+use crate::measured::Measured;
 
 /// The open test at the client.
 pub(crate) struct Stream {
@@ -108,14 +109,11 @@ impl Stream {
         self.flow.window
     }
 
-    fn pass(&mut self, session: &mut Session, count: u64) -> Result<Duration> {
-        session.go(count)?;
-        let start = Instant::now();
+    fn pass(&mut self, count: u64) -> Result<()> {
         match self.flow.kind {
-            Kind::Send => self.flow.send(count)?,
-            Kind::Write | Kind::Read => self.flow.rdma(count)?,
+            Kind::Send => self.flow.send(count),
+            Kind::Write | Kind::Read => self.flow.rdma(count),
         }
-        Ok(start.elapsed())
     }
 
     /// Makes RDMA operations for `time` and calls `between` after each poll of them; returns how many were
@@ -159,52 +157,11 @@ pub(crate) fn question(op: &str, spec: StreamSpec, channel: u32) -> Value {
     })
 }
 
-/// Passes that are measured: so many messages each, and how long they took.
-pub(crate) fn measured(
-    params: Params,
-    window: u64,
-    mut pass: impl FnMut(u64) -> Result<Duration>,
-) -> Result<(u64, f64)> {
-    let count = match params.iterations {
-        Some(count) => {
-            pass(count.min(1000))?;
-            count
-        }
-        None => {
-            // Warms up, and finds how many messages take the time that was asked for.
-            let per_message = pass(window)?.as_secs_f64() / window as f64;
-            let guess = (0.02 / per_message.max(1e-9)) as u64;
-            let guess = guess.clamp(window, 2_000_000);
-            let rate = guess as f64 / pass(guess)?.as_secs_f64().max(1e-9);
-            ((rate * params.time.as_secs_f64()) as u64).clamp(window, 200_000_000)
-        }
-    };
-    Ok((count, pass(count)?.as_secs_f64()))
-}
-
-/// Bandwidth, rate, and processor time, of so many messages of a size.
-pub(crate) fn figures(messages: u64, bytes: usize, time: f64, cpu: Option<f64>) -> Vec<Figure> {
-    let gigabytes = (messages * bytes as u64) as f64 / 1e9;
-    let mut all = vec![
-        figure("stream", gigabytes / time, "GB/s"),
-        figure("messages", messages as f64 / time / 1e6, "M/s"),
-    ];
-    all.extend(cpu.map(|seconds| figure("CPU", seconds / gigabytes, "s/GB")));
-    all
-}
-
 impl Bench for Stream {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
         let (params, window) = (self.params, self.flow.window);
-        let mut used = None;
-        let (count, time) = measured(params, window, |count| {
-            let before = cpu_seconds(session)?;
-            let time = self.pass(session, count)?;
-            let after = cpu_seconds(session)?;
-            used = before.zip(after).map(|(before, after)| after - before);
-            Ok(time)
-        })?;
-        let mut figures = figures(count, params.bytes, time, used);
+        let measured = Measured::passes(session, params, window, |count| self.pass(count))?;
+        let mut figures = measured.figures(1, params.bytes);
         if self.by_rate {
             figures.truncate(2);
             figures.swap(0, 1);
@@ -216,18 +173,6 @@ impl Bench for Stream {
         drop(self.flow);
         session.end()
     }
-}
-
-/// Processor time of both processes so far in seconds, with the threads of the library and the kernel's part; None for a
-/// peer that this process has not started.
-pub(crate) fn cpu_seconds(session: &mut Session) -> Result<Option<f64>> {
-    if !session.is_local() {
-        return Ok(None);
-    }
-    let peer = session.ask(&json!({"op": "cpu"}))?;
-    Ok(peer["seconds"]
-        .as_f64()
-        .map(|peer| peer + sys::cpu_seconds()))
 }
 
 /// The server's side, from the question that opened it to its end.

@@ -4,7 +4,6 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use serde_json::json;
 use vipl_tools::rendezvous::Seat;
@@ -13,6 +12,7 @@ use vipl_tools::{Error, Result, sys};
 
 use crate::bench::{Bench, Figure, Params};
 use crate::machine::Session;
+use crate::measured::Measured;
 use crate::stream::{self, Flow, Role};
 
 /// The threads of one side.
@@ -131,19 +131,10 @@ impl Threads {
 
 impl Bench for Threads {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
-        let mut used = None;
-        let (count, time) = stream::measured(self.params, self.window, |count| {
-            let before = stream::cpu_seconds(session)?;
-            session.go(count)?;
-            let start = Instant::now();
-            self.team.pass(count)?;
-            let time = start.elapsed();
-            let after = stream::cpu_seconds(session)?;
-            used = before.zip(after).map(|(before, after)| after - before);
-            Ok(time)
+        let measured = Measured::passes(session, self.params, self.window, |count| {
+            self.team.pass(count)
         })?;
-        let all = count * self.params.threads as u64;
-        Ok(stream::figures(all, self.params.bytes, time, used))
+        Ok(measured.figures(self.params.threads, self.params.bytes))
     }
 
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {
