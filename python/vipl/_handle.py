@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from . import _abi
 from ._library import Library
@@ -110,10 +110,23 @@ class Handle:
         raise NotImplementedError
 
 
+_Self = TypeVar("_Self", bound="Owner")
+
+
 class Owner:
     """A public object with a handle."""
 
     _handle: Handle
+
+    def close(self) -> None:
+        """Closes it, and before it all that was made from it. Closing twice does nothing."""
+        self._handle.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __del__(self) -> None:
         # It is not there if the constructor failed.

@@ -53,15 +53,7 @@ class Request(Owner):
             raise Closed("request or VI") if is_closed else error("VipConnectAccept", code, self.client)
 
     def reject(self) -> None:
-        """Refuses it (VipConnectReject)."""
-        self._handle.close()
-
-    close = reject
-
-    def __enter__(self) -> Request:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+        """Refuses it, as close() does (VipConnectReject)."""
         self.close()
 
     def __repr__(self) -> str:

@@ -64,7 +64,7 @@ class Cq(Owner):
     """A completion queue, made by Nic.cq: completions of many VIs in one place.
 
     Three ways to wait for an entry: done() polls, wait() blocks, and in an event loop ``async for entry in cq`` or fileno() and arm().
-    Closing it closes the VIs that are attached to it.
+    Closing it closes the VIs that are attached to it (VipDestroyCQ).
     """
 
     def __init__(self, nic: Nic, entries: int) -> None:
@@ -72,16 +72,6 @@ class Cq(Owner):
         self._handle: CqHandle = CqHandle(nic._handle, number("entries", entries, BITS))
         # The caller that deletes one has it.
         self._left: dict[object, tuple[int, bool]] = {}
-
-    def close(self) -> None:
-        """Destroys it, and before it the VIs that are attached to it (VipDestroyCQ)."""
-        self._handle.close()
-
-    def __enter__(self) -> Cq:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def done(self) -> Optional[Entry]:
         """Takes the oldest entry off; None if there is none (VipCQDone)."""

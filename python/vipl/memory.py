@@ -102,7 +102,7 @@ class RegionHandle(Handle):
 class Ptag(Owner):
     """A protection tag: a VI uses memory of its own tag only. Made by Nic.ptag; a NIC has one that is used where none is named.
 
-    Closing it closes the VIs and the memory that have it.
+    Closing it closes the VIs and the memory that have it (VipDestroyPtag).
     """
 
     def __init__(self, nic: Nic, handle: Optional[PtagHandle] = None) -> None:
@@ -114,16 +114,6 @@ class Ptag(Owner):
         # The NIC's own tag lives as long as the NIC.
         if not self._is_of_nic:
             super().__del__()
-
-    def close(self) -> None:
-        """Destroys the tag, and before it what has it (VipDestroyPtag)."""
-        self._handle.close()
-
-    def __enter__(self) -> Ptag:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _REMOTE = struct.Struct("<QII")
@@ -174,7 +164,7 @@ class Memory(Owner):
 
     A part of it for a descriptor is a slice: ``vi.post_send(memory[0:100])``.
 
-    close() ends the registration: neither the device nor a peer accesses the memory afterwards. The memory itself stays as long as
+    close() ends the registration (VipDeregisterMem): neither the device nor a peer accesses the memory afterwards. The memory itself stays as long as
     a buffer, an array or a posted descriptor uses it.
     """
 
@@ -216,16 +206,6 @@ class Memory(Owner):
         if length < 0 or offset + length > size:
             raise ValueError(f"{length} bytes at {offset} are not inside {size} bytes")
         return Remote(self.address + offset, self.handle, number("length", length, 32))
-
-    def close(self) -> None:
-        """Ends the registration (VipDeregisterMem)."""
-        self._handle.close()
-
-    def __enter__(self) -> Memory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __getitem__(self, index: Any) -> Any:
         return memoryview(self).cast("B")[index]

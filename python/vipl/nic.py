@@ -111,26 +111,14 @@ class NicHandle(Handle):
 class Nic(Owner):
     """An open NIC, made by vipl.open. Every function may be called in every thread.
 
-    Closing it closes all that was made from it. It closes itself when neither it nor anything made from it is referenced.
+    Closing it closes all that was made from it (VipCloseNic); threads that wait raise Closed. It closes itself when neither it nor
+    anything made from it is referenced. In a handler of on_error closing it raises ResourceError.
     """
 
     def __init__(self, device: str = "via_lo") -> None:
         self._handle: NicHandle = NicHandle(device)
         #: What VipQueryNic reports.
         self.attributes = self._handle.query()
-
-    def close(self) -> None:
-        """Closes it, and before it all that was made from it (VipCloseNic). Threads that wait raise Closed.
-
-        Raises ResourceError in a handler of on_error.
-        """
-        self._handle.close()
-
-    def __enter__(self) -> Nic:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Memory
 

@@ -213,7 +213,7 @@ class ViHandle(Handle):
 class Vi(Owner):
     """A VI, made by Nic.vi. Every function may be called in every thread.
 
-    Closing it, or no longer referencing it, disconnects it and drops what is posted.
+    Closing it, or no longer referencing it, disconnects it, takes all descriptors off, and destroys it (VipDestroyVi).
     """
 
     def __init__(
@@ -241,16 +241,6 @@ class Vi(Owner):
             bool(rdma_read),
         )
         self._handle: ViHandle = ViHandle(self, raw, f"{Reliability(reliability)!r}, {transfer_max} bytes")
-
-    def close(self) -> None:
-        """Disconnects, takes all descriptors off, and destroys the VI (VipDestroyVi)."""
-        self._handle.close()
-
-    def __enter__(self) -> Vi:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Queues
 
