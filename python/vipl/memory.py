@@ -10,7 +10,7 @@ import re
 import struct
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from . import _abi
 from ._handle import Handle, Owner, number
@@ -248,35 +248,43 @@ def allocate(ptag: Ptag, length: int, write: bool, read: bool) -> Memory:
     library = ptag._handle.library
     made = ctypes.c_void_p()
     check("vipl_alloc", library.vipl_alloc(length, ctypes.byref(made)), f"{length} bytes")
-    allocation = Allocation(made.value or 0)
-    allocation.is_freed_by(library.vipl_free)
-    region = RegionHandle(ptag._handle, int(allocation), length, write, read)
-    memory: Memory = _memory_of(length).from_address(allocation)
+    address = made.value or 0
+    allocation = Allocation(library.vipl_free, address)
+    region = RegionHandle(ptag._handle, address, length, write, read)
+    memory: Memory = _memory_of(length).from_address(address)
     memory._allocation = allocation
-    return _finish(memory, ptag, int(allocation), region)
+    return _finish(memory, ptag, address, region)
 
 
-class Allocation(int):
-    """The address of memory of vipl_alloc, which is freed with it.
+class Allocation:
+    """Memory of vipl_alloc, which is freed when this object is gone.
 
-    The collector does not know integers. So this one, in the dictionary of a Memory that is part of a cycle, ends after all finalizers
-    of the cycle, which may still use the memory.
+    The collector calls the finalizers of a cycle in any order, and later ones may still use the memory. So the finalizer here frees
+    nothing. It makes an object that does, which is none of the collector's and goes when this one does: after all finalizers.
     """
 
-    __slots__ = ()
-    #: What frees those that belong to this process, by their identity: a forked child may get an address again.
-    frees: ClassVar[dict[int, Any]] = {}
+    __slots__ = ("_of", "_last")
 
-    def is_freed_by(self, function: Any) -> None:
-        self.frees[id(self)] = function
+    def __init__(self, free: Any, address: int) -> None:
+        self._of = free, address, os.getpid()
 
     def __del__(self) -> None:
-        function = self.frees.pop(id(self), None)
-        if function is not None:
-            function(int(self))
+        self._last = _Freeing(*self._of)
 
 
-os.register_at_fork(after_in_child=Allocation.frees.clear)
+class _Freeing:
+    """Frees memory when it ends, but not in a forked child: that does not have the memory, and may get the address again."""
+
+    __slots__ = ("_free", "_address", "_process")
+
+    def __init__(self, free: Any, address: int, process: int) -> None:
+        self._free = free
+        self._address = address
+        self._process = process
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process:
+            self._free(self._address)
 
 
 def _finish(memory: Memory, ptag: Ptag, address: int, region: RegionHandle) -> Memory:
