@@ -1,5 +1,7 @@
 """Connecting: both models, names, and what goes wrong."""
 
+import os
+import signal
 import threading
 import time
 import unittest
@@ -107,6 +109,80 @@ class ClientAndServer(Case):
             self.nic.on_error("handler")
         with self.assertRaises(TypeError):
             vi.connect(here, timeout="soon")
+
+    def waits(self, on_call=lambda: None):
+        """Counts the calls of VipConnectWait."""
+        library = self.nic._handle.library
+        wait, calls = library.VipConnectWait, []
+
+        def counted(*arguments):
+            calls.append(threading.current_thread().name)
+            on_call()
+            return wait(*arguments)
+
+        library.VipConnectWait = counted
+        self.addCleanup(setattr, library, "VipConnectWait", wait)
+        return calls
+
+    def test_a_wait_is_one_call(self):
+        # Between two calls a client of VIPL_STRICT would find no server.
+        calls = self.waits()
+
+        def wait():
+            with self.assertRaises(vipl.Timeout):
+                self.nic.connect_wait("one call", 0.35)
+
+        wait()
+        self.assertEqual(calls, ["vipl-connect"])
+        thread = threading.Thread(target=wait, name="another")
+        thread.start()
+        thread.join()
+        self.assertEqual(calls, ["vipl-connect", "another"])
+
+    def test_a_wait_goes_on_after_a_signal(self):
+        class Interrupted(Exception):
+            pass
+
+        def handler(*_):
+            raise Interrupted
+
+        before = signal.signal(signal.SIGALRM, handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        has_interrupted = []
+
+        def interrupt():
+            if not has_interrupted:
+                has_interrupted.append(True)
+                os.kill(os.getpid(), signal.SIGALRM)
+
+        calls = self.waits(interrupt)
+        with self.assertRaises(Interrupted):
+            self.nic.connect_wait("goes on")
+        with self.assertRaises(vipl.Timeout):
+            self.nic.connect_wait("goes on", 0.01)
+        server, client = self.nic.vi(), self.nic.vi()
+        thread = threading.Thread(target=lambda: client.connect(self.nic.address("goes on"), timeout=PATIENCE))
+        thread.start()
+        self.nic.connect_wait("goes on", PATIENCE).accept(server)
+        thread.join()
+        self.assertEqual(client.state, vipl.ViState.CONNECTED)
+        self.assertEqual(len(calls), 1)
+        # The limit of an interrupted wait does not shorten the next one.
+        has_interrupted.clear()
+        with self.assertRaises(Interrupted):
+            self.nic.connect_wait("goes on", 0.05)
+        other, patient = self.nic.vi(), self.nic.vi()
+
+        def connect_later():
+            while len(calls) < 3:
+                time.sleep(0.001)
+            patient.connect(self.nic.address("goes on"), timeout=PATIENCE, retry=True)
+
+        thread = threading.Thread(target=connect_later)
+        thread.start()
+        self.nic.connect_wait("goes on", PATIENCE).accept(other)
+        thread.join()
+        self.assertEqual(len(calls), 3)
 
     def test_a_wait_ends_when_its_nic_is_closed(self):
         found = []

@@ -201,38 +201,74 @@ def in_slices(call: Callable[[int], int], timeout: Optional[float]) -> int:
                 return code
 
 
-def interruptible(call: Callable[[], int], cancel: Callable[[], object]) -> int:
-    """Makes a call that blocks and cannot be made in slices. In the main thread, which handles signals, another thread makes it;
-    when a handler raises, ``cancel`` ends the call, which may be done repeatedly."""
-    if threading.current_thread() is not threading.main_thread():
-        return call()
-    result: list[Any] = []
-    done = threading.Lock()
-    done.acquire()
+def is_main_thread() -> bool:
+    """Whether this is the thread that handles signals."""
+    return threading.current_thread() is threading.main_thread()
 
-    def run() -> None:
+
+class Call:
+    """A call that blocks and cannot be made in slices. For the main thread, which handles signals, another thread makes it."""
+
+    def __init__(self, function: Callable[[], int]) -> None:
+        # The thread that takes it makes the call.
+        self._function = [function]
+        self._result: list[tuple[int, Optional[BaseException]]] = []
+        self._is_running = threading.Lock()
+        self._is_running.acquire()
+
+    def _run(self) -> None:
         try:
-            result.append(call())
+            function = self._function.pop()
+        except IndexError:
+            return
+        try:
+            self._result.append((function(), None))
         except BaseException as exception:
-            result.append(exception)
+            self._result.append((0, exception))
         finally:
-            done.release()
+            self._is_running.release()
 
-    thread = threading.Thread(target=run, name="vipl-connect", daemon=True)
+    def wait(self, seconds: Optional[float] = None) -> bool:
+        """Waits for its end, and begins it if it has not begun; whether it is over. A signal handler may raise, and it goes on."""
+        if self._function:
+            if is_main_thread():
+                try:
+                    threading.Thread(target=self._run, name="vipl-connect", daemon=True).start()
+                except RuntimeError:
+                    # The system has no thread left, or the interpreter ends: then without interruption.
+                    self._run()
+            else:
+                self._run()
+        if not self._result:
+            self._is_running.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+        return bool(self._result)
+
+    def withdraw(self) -> bool:
+        """Keeps it from beginning; False if it has begun."""
+        try:
+            self._function.pop()
+        except IndexError:
+            return False
+        return True
+
+    def code(self) -> int:
+        """What the function returned, or raised."""
+        code, exception = self._result[0]
+        if exception is not None:
+            raise exception
+        return code
+
+
+def interruptible(function: Callable[[], int], cancel: Callable[[], object]) -> int:
+    """Makes a call that blocks and that ``cancel`` ends, which is called, perhaps repeatedly, when a signal handler raises."""
+    call = Call(function)
     try:
-        thread.start()
-        done.acquire()
-    except BaseException as exception:
-        if isinstance(exception, RuntimeError) and thread.ident is None:
-            # The system has no thread left, or the interpreter ends: then without interruption.
-            return call()
-        # The call may begin only now, so once is not enough.
-        cancel()
-        while thread.is_alive():
+        call.wait()
+    except BaseException:
+        if not call.withdraw():
             cancel()
-            thread.join(SLICE_MS / 1000)
+            while not call.wait(SLICE_MS / 1000):
+                # The call may have begun only now.
+                cancel()
         raise
-    if isinstance(result[0], BaseException):
-        raise result[0]
-    code: int = result[0]
-    return code
+    return call.code()

@@ -6,13 +6,13 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
-from ._handle import Handle, Owner, interruptible
+from ._handle import Call, Handle, Owner, interruptible
 from .address import Address
 from .errors import Closed, error
 from .vi import Vi, ViAttributes
 
 if TYPE_CHECKING:
-    from .nic import Nic
+    from .nic import Nic, NicHandle
 
 
 class RequestHandle(Handle):
@@ -58,6 +58,22 @@ class Request(Owner):
 
     def __repr__(self) -> str:
         return f"<vipl.Request of {self.client}>"
+
+
+class Arrival(Call):
+    """A call of VipConnectWait, and what it returns.
+
+    Nothing but the end of its NIC ends it early. So one that a signal interrupts goes on, and the next Nic.connect_wait for this
+    address in the main thread has it.
+    """
+
+    def __init__(self, nic: NicHandle, local: Address, client: ctypes.Array[ctypes.c_char], limit: int) -> None:
+        self.client = client
+        self.attributes = _abi.VIP_VI_ATTRIBUTES()
+        self.request = ctypes.c_void_p()
+        wait, address = nic.library.VipConnectWait, local.encode()
+        pointers = ctypes.byref(self.attributes), ctypes.byref(self.request)
+        super().__init__(lambda: wait(nic.handle, address, limit, self.client, *pointers))
 
 
 def room(nic: Any) -> ctypes.Array[ctypes.c_char]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+import time
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
 from . import _abi
-from ._handle import Handle, Owner, in_slices, open_nics
+from ._handle import Handle, Owner, is_main_thread, milliseconds, open_nics
 from ._library import library
 from .address import Address, octets, parse_host
-from .connection import Request, room
+from .connection import Arrival, Request, room
 from .cq import Cq
 from .descriptor import Descriptor
 from .errors import AsyncCode, AsyncError, Closed, check, error
@@ -69,6 +70,8 @@ class NicHandle(Handle):
         self.vis: dict[int, weakref.ref[Vi]] = {}
         #: All handlers that it has had: the library may be in one that was replaced by itself.
         self.handlers: list[Any] = []
+        #: Waits for clients that a signal interrupted in the main thread, by what they wait for.
+        self.arrivals: dict[Address, Arrival] = {}
         #: The tag of what names none; made when it is needed.
         self.ptag: Optional[PtagHandle] = None
         super().__init__(opened, made.value or 0)
@@ -80,6 +83,7 @@ class NicHandle(Handle):
             open_nics.discard(self)
             # No handler runs after this.
             self.handlers.clear()
+            self.arrivals.clear()
         return code
 
     def query(self) -> NicAttributes:
@@ -219,23 +223,33 @@ class Nic(Owner):
     def connect_wait(self, discriminator: Union[str, bytes], timeout: Optional[float] = None) -> Request:
         """Waits for a client's request (VipConnectWait). ``timeout`` is in seconds, and None is no limit.
 
-        The library waits in slices of 100 ms, so that Ctrl-C and close() end it; a client that comes between two of them asks again by
-        itself, unless its VIPL_STRICT is set.
+        After Ctrl-C the next call with this discriminator continues the wait, and has the client that came meanwhile.
 
         Raises Timeout; Closed, also when another thread closes the NIC.
         """
-        core, function = self._handle, self._handle.library.VipConnectWait
-        local, client, raw = self.address(discriminator).encode(), room(self), _abi.VIP_VI_ATTRIBUTES()
-        made = ctypes.c_void_p()
-        outputs = client, ctypes.byref(raw), ctypes.byref(made)
+        core, local = self._handle, self.address(discriminator)
+        limit = milliseconds(timeout)
+        interrupted = core.arrivals if core.is_open and is_main_thread() else {}
+        if local in interrupted:
+            begun, former = time.monotonic(), interrupted[local]
+            if not former.wait(timeout):
+                raise error("VipConnectWait", _abi.VIP_TIMEOUT, repr(discriminator))
+            if former.code() == _abi.VIP_TIMEOUT:
+                # That was the limit of the call that was interrupted.
+                del interrupted[local]
+                if timeout is not None:
+                    limit = milliseconds(max(0, timeout - (time.monotonic() - begun)))
+        arrival = interrupted.setdefault(local, Arrival(core, local, room(self), limit))
+        arrival.wait()
         try:
-            code = in_slices(lambda time_ms: function(core.handle, local, time_ms, *outputs), timeout)
-            self._check("VipConnectWait", code, repr(discriminator))
-            return Request(self, made.value or 0, Address.decode(client.raw), attributes_of(raw))
+            interrupted.pop(local, None)
+            self._check("VipConnectWait", arrival.code(), repr(discriminator))
+            client, attributes = Address.decode(arrival.client.raw), attributes_of(arrival.attributes)
+            return Request(self, arrival.request.value or 0, client, attributes)
         except BaseException:
             # A signal came in, and so did a client.
-            if made.value:
-                core.library.VipConnectReject(made.value)
+            if arrival.request.value:
+                core.library.VipConnectReject(arrival.request.value)
             raise
 
     def on_error(self, handler: Optional[Callable[[AsyncError], object]]) -> None:
