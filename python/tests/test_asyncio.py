@@ -1,7 +1,9 @@
 """Completion queues in event loops."""
 
 import asyncio
+import os
 import selectors
+import socket
 import unittest
 
 import vipl
@@ -81,6 +83,29 @@ class Loops(Case):
         self.assertEqual(asyncio.run(main(self.cq.close)), [])
         with self.assertRaises(vipl.Closed):
             asyncio.run(self.cq.next())
+
+    def test_closing_leaves_a_new_file_with_the_same_number_alone(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+            task = asyncio.create_task(self.cq.next())
+            await asyncio.sleep(0.01)
+            number = self.cq.fileno()
+            self.cq.close()
+            # Before the task runs again.
+            reader, writer = socket.socketpair()
+            with reader, writer:
+                if reader.fileno() != number:
+                    os.dup2(reader.fileno(), number)
+                    self.addCleanup(os.close, number)
+                readable = asyncio.Event()
+                loop.add_reader(number, readable.set)
+                with self.assertRaises(vipl.Closed):
+                    await task
+                writer.send(b"x")
+                await asyncio.wait_for(readable.wait(), PATIENCE)
+                loop.remove_reader(number)
+
+        asyncio.run(main())
 
     def test_calls_that_block_run_in_threads(self):
         async def main():

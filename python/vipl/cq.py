@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from . import _abi
@@ -151,7 +152,7 @@ class Cq(Owner):
         Raises Closed; RuntimeError: another task waits.
         """
         loop = asyncio.get_running_loop()
-        descriptor = self.fileno()
+        shared = self.fileno()
         while True:
             entry = self.done()
             if entry is not None:
@@ -161,11 +162,14 @@ class Cq(Owner):
             self.arm()
             future: asyncio.Future[None] = loop.create_future()
             self._handle.waiter = (loop, future)
+            # Its own, since close() closes the other one, whose number may be that of a new file before this task runs.
+            descriptor = os.dup(shared)
             loop.add_reader(descriptor, _wake, future)
             try:
                 await future
             finally:
                 loop.remove_reader(descriptor)
+                os.close(descriptor)
                 self._handle.waiter = None
 
     def __aiter__(self) -> Cq:
