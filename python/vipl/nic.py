@@ -72,8 +72,6 @@ class NicHandle(Handle):
         self.handlers: list[Any] = []
         #: Waits for clients that a signal interrupted in the main thread, by what they wait for.
         self.arrivals: dict[Address, Arrival] = {}
-        #: The tag of what names none; made when it is needed.
-        self.ptag: Optional[PtagHandle] = None
         super().__init__(opened, made.value or 0)
         open_nics.add(self)
 
@@ -123,6 +121,8 @@ class Nic(Owner):
         self._handle: NicHandle = NicHandle(device)
         #: What VipQueryNic reports.
         self.attributes = self._handle.query()
+        # The tag of what names none.
+        self._ptag = PtagHandle(self._handle)
 
     # Memory
 
@@ -136,9 +136,7 @@ class Nic(Owner):
             if not isinstance(ptag, Ptag):
                 raise TypeError(f"{type(ptag).__name__} is no vipl.Ptag")
             return ptag
-        if self._handle.ptag is None:
-            self._handle.ptag = PtagHandle(self._handle)
-        return Ptag(self, self._handle.ptag)
+        return Ptag(self, self._ptag)
 
     def alloc(
         self, length: int, *, rdma_write: bool = False, rdma_read: bool = False, ptag: Optional[Ptag] = None

@@ -107,26 +107,16 @@ class Queue:
             descriptor._idle = [True]
         return code
 
-    def take(self, handle: int) -> tuple[int, Optional[Descriptor]]:
-        """Takes a descriptor off if it is complete; the code, and the descriptor if there was one."""
+    def take(self, vi: Handle, waits: bool = False, timeout: Optional[float] = None) -> tuple[int, Optional[Descriptor]]:
+        """Takes a descriptor off, if it is complete or if it ``waits`` for one; the code, and the descriptor if there was one."""
         if self.left and (kept := self.kept()) is not None:
             return kept
         taken = c_void_p()
         try:
-            code = self.done(handle, byref(taken))
-            address = taken.value
-            return (code, None) if address is None else (code, self.returned(address))
-        except BaseException:
-            self.keep(taken.value)
-            raise
-
-    def take_in_time(self, vi: Handle, timeout: Optional[float]) -> tuple[int, Optional[Descriptor]]:
-        """The same, with a time limit in seconds."""
-        if self.left and (kept := self.kept()) is not None:
-            return kept
-        taken = c_void_p()
-        try:
-            code = in_slices(lambda time_ms: self.wait(vi.handle, time_ms, byref(taken)), timeout)
+            if waits:
+                code = in_slices(lambda time_ms: self.wait(vi.handle, time_ms, byref(taken)), timeout)
+            else:
+                code = self.done(vi.handle, byref(taken))
             address = taken.value
             return (code, None) if address is None else (code, self.returned(address))
         except BaseException:
@@ -316,34 +306,33 @@ class Vi(Owner):
         found = []
         for queue in (self._handle.sends, self._handle.recvs):
             while True:
-                descriptor = queue.take(self._handle.handle)[1]
+                descriptor = queue.take(self._handle)[1]
                 if descriptor is None:
                     break
                 found.append(descriptor)
         return found
 
     def _done(self, name: str, queue: Queue) -> Optional[Descriptor]:
-        code, descriptor = queue.take(self._handle.handle)
-        if not code or code == NOT_DONE:
-            return descriptor
-        self._failed(name, code, descriptor, None)
-        return None
+        code, descriptor = queue.take(self._handle)
+        if descriptor is None and code in (NOT_DONE, FAILED):
+            # FAILED: nothing is posted.
+            return None
+        if code:
+            raise self._failure(name, code, descriptor)
+        return descriptor
 
     def _wait(self, name: str, queue: Queue, timeout: Optional[float]) -> Descriptor:
-        code, descriptor = queue.take_in_time(self._handle, timeout)
-        if code or descriptor is None:
-            self._failed(name, code, descriptor, DescriptorError(name))
-        return descriptor  # type: ignore[return-value]
+        code, descriptor = queue.take(self._handle, True, timeout)
+        if descriptor is None or code:
+            raise self._failure(name, code, descriptor)
+        return descriptor
 
-    def _failed(
-        self, name: str, code: int, descriptor: Optional[Descriptor], if_empty: Optional[DescriptorError]
-    ) -> None:
+    def _failure(self, name: str, code: int, descriptor: Optional[Descriptor]) -> Exception:
+        """The exception of a done or wait function."""
         if code != FAILED:
-            raise self._error(name, code)
-        if descriptor is not None:
-            raise DescriptorError(name, descriptor._result()[2], descriptor)
-        if if_empty is not None:
-            raise if_empty
+            return self._error(name, code)
+        # Without a descriptor nothing is posted.
+        return DescriptorError(name, 0 if descriptor is None else descriptor._result()[2], descriptor)
 
     def _error(self, name: str, code: int, context: object = "") -> Exception:
         """The exception of a code: Closed if another thread closed the VI during the call."""
