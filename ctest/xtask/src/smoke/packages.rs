@@ -12,11 +12,11 @@ const NOT_DEBIAN: [&str; 2] = [
     "/usr/share/doc/vipl/LICENSE-*",
     "/usr/etc/vipl/vipl.conf.sample",
 ];
-/// The sample, whose place the macro `configuration` has; and the Python package, which is where only Debian looks.
-const NOT_RPM: [&str; 2] = ["/usr/etc/vipl/vipl.conf.sample", "/usr/lib/python3"];
+/// The sample, whose place the macro `configuration` has.
+const NOT_RPM: &str = "/usr/etc/vipl/vipl.conf.sample";
 
 /// RPM's macros for folders.
-const MACROS: [(&str, &str); 10] = [
+const MACROS: [(&str, &str); 11] = [
     ("%{_prefix}", "/usr"),
     ("%{_bindir}", "/usr/bin"),
     ("%{_libdir}", "/usr/lib"),
@@ -26,6 +26,8 @@ const MACROS: [(&str, &str); 10] = [
     ("%{_unitdir}", "/usr/lib/systemd/system"),
     ("%{_sysusersdir}", "/usr/lib/sysusers.d"),
     ("%{_tmpfilesdir}", "/usr/lib/tmpfiles.d"),
+    // The spec file moves them.
+    ("%{python3_sitelib}", "/usr/lib/python3/dist-packages"),
     ("%doc ", ""),
 ];
 
@@ -86,7 +88,7 @@ fn rpm(packaging: &Path) -> Result<Vec<String>> {
         let fill = |line: String, (from, to): (&str, &str)| line.replace(from, to);
         MACROS.into_iter().fold(line, fill)
     });
-    Ok(patterns.chain(NOT_RPM.map(str::to_owned)).collect())
+    Ok(patterns.chain([NOT_RPM.to_owned()]).collect())
 }
 
 /// Whether the pattern is that of this file or of a folder that it is in.
