@@ -1,4 +1,4 @@
-//! The bits of Status, Control and reliability levels in words, for the log and for layers.
+//! Discriminators, and the bits of Status, Control and reliability levels, in words: for the log, for layers and for tools.
 
 use std::fmt::Write;
 
@@ -78,9 +78,42 @@ pub fn control(control: u16) -> String {
     }
 }
 
+/// Bytes in quotes, with escapes.
+pub fn quoted(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes.escape_ascii())
+}
+
+/// Bytes with `:` between them.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    let words: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    words.join(":")
+}
+
+/// A discriminator, as text if it is printable.
+pub fn discriminator(bytes: &[u8]) -> String {
+    let plain = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    if (!plain.is_empty() || bytes.is_empty())
+        && plain.iter().all(|b| b.is_ascii_graphic() || *b == b' ')
+    {
+        quoted(bytes)
+    } else {
+        hexadecimal(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn discriminators_are_shown_as_text_where_they_are_text() {
+        assert_eq!(discriminator(b"rank 7"), "\"rank 7\"");
+        assert_eq!(discriminator(b"orders\0"), "\"orders\\x00\"");
+        assert_eq!(discriminator(b"a\x1b[2J"), "61:1b:5b:32:4a");
+        assert_eq!(discriminator(&[7, 0, 255]), "07:00:ff");
+        assert_eq!(discriminator(&[0, 1]), "00:01");
+        assert_eq!(discriminator(b""), "\"\"");
+    }
 
     #[test]
     fn bits_have_names() {

@@ -1,19 +1,9 @@
-//! Formatting of values for the log: addresses and discriminators; and, from `vipl-rules`, the bits of Status, Control
-//! and reliability levels.
+//! Formatting of values for the log: addresses; and, from `vipl-rules`, discriminators, the bits of Status, Control and
+//! reliability levels.
 
 use std::net::{IpAddr, SocketAddr};
 
-pub(crate) use vipl_rules::words::{control, levels, status};
-
-pub(crate) fn quoted(bytes: &[u8]) -> String {
-    format!("\"{}\"", bytes.escape_ascii())
-}
-
-/// Bytes with `:` between them.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let words: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    words.join(":")
-}
+pub(crate) use vipl_rules::words::{control, discriminator, hexadecimal, levels, quoted, status};
 
 /// The address of a host: of an IP network with its port, else bytes.
 pub(crate) fn host(bytes: &[u8], is_ip: bool) -> String {
@@ -27,18 +17,6 @@ pub(crate) fn host(bytes: &[u8], is_ip: bool) -> String {
         _ => None,
     };
     socket.map_or_else(|| hexadecimal(bytes), |socket| socket.to_string())
-}
-
-/// A discriminator, as text if it is printable.
-pub(crate) fn discriminator(bytes: &[u8]) -> String {
-    let plain = bytes.strip_suffix(&[0]).unwrap_or(bytes);
-    if (!plain.is_empty() || bytes.is_empty())
-        && plain.iter().all(|b| b.is_ascii_graphic() || *b == b' ')
-    {
-        quoted(bytes)
-    } else {
-        hexadecimal(bytes)
-    }
 }
 
 #[cfg(test)]
@@ -55,13 +33,5 @@ mod tests {
         assert_eq!(host(&v6, true), "[fd00::1]:80");
         assert_eq!(host(&[1], true), "01");
         assert_eq!(host(&[], true), "");
-    }
-
-    #[test]
-    fn discriminators_are_shown_as_text_where_they_are_text() {
-        assert_eq!(discriminator(b"rank 7"), "\"rank 7\"");
-        assert_eq!(discriminator(&[7, 0, 255]), "07:00:ff");
-        assert_eq!(discriminator(&[0, 1]), "00:01");
-        assert_eq!(discriminator(b""), "\"\"");
     }
 }

@@ -28,13 +28,11 @@ pub(crate) fn level(bits: u64) -> &'static str {
     }
 }
 
-/// A discriminator: its text, or hexadecimal.
+/// A discriminator, as the log shows it; nothing if there is none.
 pub(crate) fn point(bytes: &[u8]) -> String {
-    let is_text = !bytes.is_empty() && bytes.iter().all(|byte| byte.is_ascii_graphic());
-    if is_text {
-        String::from_utf8_lossy(bytes).into_owned()
-    } else {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    match bytes {
+        [] => String::new(),
+        bytes => vipl_rules::words::discriminator(bytes),
     }
 }
 
@@ -218,10 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_text_or_hexadecimal() {
-        assert_eq!(point(b"abc"), "abc");
-        assert_eq!(point(&[0, 255]), "00ff");
-        assert_eq!(point(b"a\x1b[2J"), "611b5b324a");
+    fn a_point_is_as_in_the_log() {
+        assert_eq!(point(b"orders\0"), "\"orders\\x00\"");
+        assert_eq!(point(b""), "");
         assert_eq!(errors(0x0001_0021), "DESC_FLUSHED_ERROR");
     }
 }
