@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use vipl_pages::read::{Counted, Event, Posted};
 
-use crate::model::{ADDRESS_IP, Model, ProcessNow, ViNow};
+use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, ViNow};
 use crate::words;
 
 /// All of it.
@@ -22,7 +22,7 @@ pub(crate) fn document(model: &Model) -> Value {
 fn process(model: &Model, process: &ProcessNow) -> Value {
     let pages = &process.seen.pages;
     let about = &pages.process;
-    let nics = pages.nics.iter().map(|nic| {
+    let nics = process.nics.iter().map(|NicNow { page: nic, .. }| {
         json!({
             "handle": nic.handle,
             "device": nic.device,

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use vipl_pages::folder::{self, Folder};
+use vipl_pages::read::Unreadable;
 use vipl_pages::{Snapshot, life};
 
 /// Files read in one folder; a user with more processes than these sees some of them.
@@ -79,7 +80,9 @@ impl Places {
             for name in names {
                 let path = folder.path().join(&name);
                 match read(&folder, &name, &path, recorders, &mut files, left) {
-                    Ok(seen) => found.processes.push(seen),
+                    Ok(Some(seen)) => found.processes.push(seen),
+                    // Its process has just begun, or has ended.
+                    Ok(None) => {}
                     Err(why) => found.unreadable.push((path, why)),
                 }
             }
@@ -91,7 +94,7 @@ impl Places {
     }
 }
 
-/// Reads one file, if it is none of `files` and has no more than `left` bytes.
+/// Reads one file, if it is none of `files` and has no more than `left` bytes. None if it is no longer there, or has no content yet.
 fn read(
     folder: &Folder,
     name: &str,
@@ -99,8 +102,11 @@ fn read(
     recorders: bool,
     files: &mut HashSet<(u64, u64)>,
     left: &mut u64,
-) -> Result<Seen, String> {
-    let file = folder.file(name).map_err(|why| why.to_string())?;
+) -> Result<Option<Seen>, String> {
+    let file = match folder.file(name) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(|why| why.to_string())?,
+    };
     let about = file.metadata().map_err(|why| why.to_string())?;
     if !files.insert((about.dev(), about.ino())) {
         return Err("it is another name of a file that is shown".to_owned());
@@ -109,15 +115,20 @@ fn read(
         let most = BYTES_MAX >> 20;
         format!("the user has more than {most} MiB of pages, which are not all read")
     })?;
-    let pages = Snapshot::read(&file, recorders).map_err(|why| why.to_string())?;
+    let pages = match Snapshot::read(&file, recorders) {
+        // The size is set before the file has content, and its process locks it first.
+        Err(_) if about.len() == 0 => return Ok(None),
+        Err(Unreadable::NotPages) if life::holder(&file).is_some() => return Ok(None),
+        pages => pages.map_err(|why| why.to_string())?,
+    };
     let (pid, runs) = process(&file, &pages);
-    Ok(Seen {
+    Ok(Some(Seen {
         path: path.to_owned(),
         user: folder.user(),
         runs,
         pid,
         pages,
-    })
+    }))
 }
 
 /// The number of the process that has locked the file, as seen here, and whether it runs.

@@ -1,6 +1,7 @@
 //! `vipstat`: what the processes of a host do with VIPL, from the pages that they publish.
 
 mod document;
+mod filter;
 mod find;
 mod model;
 mod once;
@@ -21,6 +22,7 @@ use vipl_cli::{Generate, output};
 use vipl_sys::clock::{now_ns, sleep};
 use vipl_tools::{Error, Result, report};
 
+use crate::filter::Filter;
 use crate::find::Places;
 use crate::model::{Model, Sampler};
 use crate::surroundings::Surroundings;
@@ -61,7 +63,7 @@ struct Options {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u64>,
 
-    /// Show rows with this text only
+    /// Show what has this text in a row, with what it belongs to and what belongs to it: a process and all it has, a NIC with its VIs, a VI with its process
     #[arg(
         short,
         long,
@@ -111,8 +113,9 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<String> {
     let places = options.folder.clone().map_or(Places::Usual, Places::Folder);
     let mut sampler = Sampler::new(places);
+    let filter = Filter::new(&options.filter);
     if let Some(pid) = options.last {
-        let model = ended(&mut sampler, pid.or(options.pid))?;
+        let model = ended(&mut sampler, pid.or(options.pid), &filter)?;
         return Ok(if options.json {
             format!("{:#}\n", document::document(&model))
         } else {
@@ -123,7 +126,7 @@ fn run(options: &Options) -> Result<String> {
         let served = prometheus::serve(address, || {
             let mut model = sampler.look(now_ns(), false, true)?;
             options.keep(&mut model);
-            Ok(model)
+            Ok(filter.of(&model).into_owned())
         });
         let what = format!("cannot serve {address}");
         return served
@@ -150,10 +153,12 @@ fn run(options: &Options) -> Result<String> {
     if !surroundings.add(&mut model) {
         eprintln!("vipstat: the agent does not answer: is vipkad stopped?");
     }
+    let found = filter.of(&model);
     Ok(if options.json {
-        format!("{:#}\n", document::document(&model))
+        format!("{:#}\n", document::document(&found))
     } else {
-        once::text(&model, width(), &options.filter)
+        let is_narrowed = options.pid.is_some() || !options.filter.is_empty();
+        once::text(&found, width(), is_narrowed)
     })
 }
 
@@ -173,10 +178,11 @@ impl Options {
     }
 }
 
-/// The process that ended last, or the one with this number.
-fn ended(sampler: &mut Sampler, pid: Option<u64>) -> Result<Model> {
+/// The process that ended last, of those that the filter finds, or the one with this number.
+fn ended(sampler: &mut Sampler, pid: Option<u64>, filter: &Filter) -> Result<Model> {
     let model = sampler.look(now_ns(), true, false);
-    let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
+    let model = model.map_err(|error| Error::io("cannot read the folder", error))?;
+    let mut model = filter.of(&model).into_owned();
     model
         .processes
         .retain(|process| pid.is_none_or(|pid| process.seen.pid == pid));

@@ -29,6 +29,14 @@ impl Rates {
     }
 }
 
+/// A NIC handle with what its page does not tell.
+#[derive(Clone, Debug)]
+pub(crate) struct NicNow {
+    pub(crate) page: Nic,
+    /// VIs on it.
+    pub(crate) vis: usize,
+}
+
 /// A VI with what its page does not tell.
 #[derive(Clone, Debug)]
 pub(crate) struct ViNow {
@@ -42,53 +50,75 @@ pub(crate) struct ViNow {
     pub(crate) is_ip: bool,
 }
 
+/// What all objects of a process have together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) nics: usize,
+    /// Also those that are not published.
+    pub(crate) vis: u64,
+    /// VIs that are connected.
+    pub(crate) connected: usize,
+    /// None at the first look, and without VIs.
+    pub(crate) rates: Option<Rates>,
+    /// Descriptors taken off the send queues.
+    pub(crate) sent: u64,
+    /// Descriptors taken off the receive queues.
+    pub(crate) received: u64,
+    /// Descriptors that failed, and asynchronous errors.
+    pub(crate) errors: u64,
+    /// Bytes of registered memory.
+    pub(crate) registered: u64,
+}
+
+impl Sums {
+    fn of(nics: &[NicNow], vis: &[ViNow], left_out: u64) -> Sums {
+        let mut sums = Sums {
+            nics: nics.len(),
+            vis: left_out.wrapping_add(vis.len() as u64),
+            connected: vis.iter().filter(|vi| vi.page.state == 1).count(),
+            ..Sums::default()
+        };
+        for vi in vis {
+            let (send, recv) = (&vi.page.send, &vi.page.recv);
+            sums.sent = sums.sent.wrapping_add(send.taken);
+            sums.received = sums.received.wrapping_add(recv.taken);
+            sums.errors = sums
+                .errors
+                .wrapping_add(send.failed)
+                .wrapping_add(recv.failed);
+        }
+        for NicNow { page, .. } in nics {
+            sums.errors = sums.errors.wrapping_add(page.errors);
+            sums.registered = sums.registered.wrapping_add(page.region_bytes);
+        }
+        let rates = |mut sum: Rates, vi: &ViNow| {
+            sum.add(vi.rates?);
+            Some(sum)
+        };
+        sums.rates = vis
+            .iter()
+            .try_fold(Rates::default(), rates)
+            .filter(|_| !vis.is_empty());
+        sums
+    }
+}
+
 /// A process.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessNow {
+    /// Without NICs and VIs, which are in `nics` and `vis`.
     pub(crate) seen: Seen,
+    pub(crate) nics: Vec<NicNow>,
     pub(crate) vis: Vec<ViNow>,
+    /// Of all that it has, whatever of it a filter shows.
+    pub(crate) sums: Sums,
 }
 
 impl ProcessNow {
-    /// VIs that are connected.
-    pub(crate) fn connected(&self) -> usize {
-        self.vis.iter().filter(|vi| vi.page.state == 1).count()
-    }
-
-    /// All rates together; none at the first look.
-    pub(crate) fn rates(&self) -> Option<Rates> {
-        let mut sum = Rates::default();
-        for vi in &self.vis {
-            sum.add(vi.rates?);
-        }
-        (!self.vis.is_empty()).then_some(sum)
-    }
-
-    /// Descriptors taken off the send queues, and the receive queues.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        self.vis.iter().fold((0, 0), |sum, vi| {
-            let (sent, received) = (vi.page.send.taken, vi.page.recv.taken);
-            (sum.0.wrapping_add(sent), sum.1.wrapping_add(received))
-        })
-    }
-
-    /// Descriptors that failed, and asynchronous errors.
-    pub(crate) fn errors(&self) -> u64 {
-        let of_vi = |vi: &ViNow| vi.page.send.failed.wrapping_add(vi.page.recv.failed);
-        let failed = self.vis.iter().map(of_vi).fold(0, u64::wrapping_add);
-        let raised = self.seen.pages.nics.iter().map(|nic| nic.errors);
-        raised.fold(failed, u64::wrapping_add)
-    }
-
-    /// Bytes of registered memory.
-    pub(crate) fn registered(&self) -> u64 {
-        let bytes = self.seen.pages.nics.iter().map(|nic| nic.region_bytes);
-        bytes.fold(0, u64::wrapping_add)
-    }
-
     /// The NIC of a handle.
     pub(crate) fn nic(&self, handle: u64) -> Option<&Nic> {
-        self.seen.pages.nics.iter().find(|nic| nic.handle == handle)
+        let mut nics = self.nics.iter().map(|nic| &nic.page);
+        nics.find(|nic| nic.handle == handle)
     }
 }
 
@@ -163,11 +193,12 @@ impl Sampler {
         let mut after = HashMap::new();
         let mut processes = Vec::new();
         for mut seen in found.processes {
-            let pages = std::mem::take(&mut seen.pages.vis).into_iter();
+            let nics = std::mem::take(&mut seen.pages.nics);
             let is_ip = |handle| {
-                let nic = seen.pages.nics.iter().find(|nic| nic.handle == handle);
+                let nic = nics.iter().find(|nic| nic.handle == handle);
                 nic.is_some_and(|nic| nic.address_form == ADDRESS_IP)
             };
+            let pages = std::mem::take(&mut seen.pages.vis).into_iter();
             let vis = pages.map(|page| {
                 let name = (seen.path.clone(), page.handle);
                 let (now, before) = self.compare(&name, &page, time);
@@ -178,8 +209,19 @@ impl Sampler {
                     ..now
                 }
             });
-            let vis = vis.collect();
-            processes.push(ProcessNow { seen, vis });
+            let vis: Vec<ViNow> = vis.collect();
+            let nics = nics.into_iter().map(|page| {
+                let own = vis.iter().filter(|vi| vi.page.nic == page.handle);
+                let vis = own.count();
+                NicNow { page, vis }
+            });
+            let nics: Vec<NicNow> = nics.collect();
+            processes.push(ProcessNow {
+                sums: Sums::of(&nics, &vis, seen.pages.process.vis_left_out),
+                seen,
+                nics,
+                vis,
+            });
         }
         self.before = after;
         Model {
@@ -308,19 +350,19 @@ pub(crate) mod tests {
     fn two_looks_give_rates() {
         let second = 1_000_000_000;
         let first = model(&[(second, vec![seen(1, 100)])]);
-        assert_eq!(first.processes[0].rates(), None);
+        assert_eq!(first.processes[0].sums.rates, None);
         let both = model(&[
             (second, vec![seen(1, 100)]),
             (3 * second, vec![seen(1, 300)]),
         ]);
-        let rates = both.processes[0].rates().unwrap();
+        let rates = both.processes[0].sums.rates.unwrap();
         assert_eq!((rates.sent, rates.received), (100.0, 200.0));
-        assert_eq!(both.processes[0].totals().0, 300);
+        assert_eq!(both.processes[0].sums.sent, 300);
         // Another process under the same number has another file.
         let mut other = seen(1, 900);
         other.path = PathBuf::from("/other");
         let model = model(&[(second, vec![seen(1, 100)]), (2 * second, vec![other])]);
-        assert_eq!(model.processes[0].rates(), None);
+        assert_eq!(model.processes[0].sums.rates, None);
     }
 
     #[test]

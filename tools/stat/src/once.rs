@@ -11,10 +11,13 @@ use crate::words;
 /// Descriptors of each queue that are shown of a process that has ended; JSON has all.
 const DESCRIPTORS: usize = 16;
 
-/// The tables, each no wider than `width` if its columns can be divided.
-pub(crate) fn text(model: &Model, width: usize, filter: &str) -> String {
+/// The tables, each no wider than `width` if its columns can be divided; `is_narrowed`: of some
+/// processes only.
+pub(crate) fn text(model: &Model, width: usize, is_narrowed: bool) -> String {
     let mut text = String::new();
-    if model.processes.is_empty() {
+    if model.processes.is_empty() && is_narrowed {
+        text += "no process that is shown here has that\n";
+    } else if model.processes.is_empty() {
         text += "no process of this user publishes anything; those of other users are for root\n";
     }
     let tables = [
@@ -29,8 +32,7 @@ pub(crate) fn text(model: &Model, width: usize, filter: &str) -> String {
             1,
         ),
     ];
-    for (name, mut view, repeated) in tables {
-        view.filter(filter);
+    for (name, view, repeated) in tables {
         if !view.rows.is_empty() {
             let blank = if text.is_empty() { "" } else { "\n" };
             let _ = write!(text, "{blank}{name}\n{}", view.text(width, repeated));

@@ -35,23 +35,20 @@ type OfProcess = (
 
 const OF_PROCESSES: [OfProcess; 5] = [
     ("vipl_nics", "gauge", "Open NIC handles", |p| {
-        p.seen.pages.nics.len() as u64
+        p.sums.nics as u64
     }),
-    ("vipl_vis", "gauge", "VIs", |p| p.vis.len() as u64),
+    ("vipl_vis", "gauge", "VIs", |p| p.sums.vis),
     ("vipl_vis_connected", "gauge", "Connected VIs", |p| {
-        p.connected() as u64
+        p.sums.connected as u64
     }),
-    (
-        "vipl_registered_bytes",
-        "gauge",
-        "Registered memory",
-        ProcessNow::registered,
-    ),
+    ("vipl_registered_bytes", "gauge", "Registered memory", |p| {
+        p.sums.registered
+    }),
     (
         "vipl_errors_total",
         "counter",
         "Failed descriptors and asynchronous errors",
-        ProcessNow::errors,
+        |p| p.sums.errors,
     ),
 ];
 

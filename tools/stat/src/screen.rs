@@ -2,14 +2,17 @@
 
 mod draw;
 
+use std::borrow::Cow;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 use vipl_sys::clock::{Instant, now_ns};
 
-use crate::model::{Model, Sampler};
+use crate::filter::Filter;
+use crate::model::{Model, ProcessNow, Sampler};
 use crate::view::{Subject, View};
 
 /// A page of the screen.
@@ -71,6 +74,8 @@ pub(crate) struct Screen {
     filter: String,
     /// The filter is being typed.
     typing: bool,
+    /// The process that is shown alone: its file, and its number.
+    only: Option<(PathBuf, u64)>,
     /// The VI that is shown alone.
     detail: Option<Subject>,
     paused: bool,
@@ -93,6 +98,7 @@ impl Screen {
             reversed: true,
             filter,
             typing: false,
+            only: None,
             detail: None,
             paused: false,
         }
@@ -100,8 +106,16 @@ impl Screen {
 
     /// The rows as they are shown.
     fn view(&self) -> View {
-        let mut view = self.tab.view(&self.model);
-        view.filter(&self.filter);
+        let mut model = Filter::new(&self.filter).of(&self.model);
+        if let Some((path, _)) = &self.only {
+            let is_it = |process: &&ProcessNow| process.seen.path == *path;
+            let processes = model.processes.iter().filter(is_it).cloned().collect();
+            model = Cow::Owned(Model {
+                processes,
+                ..model.into_owned()
+            });
+        }
+        let mut view = self.tab.view(&model);
         view.sort(self.sort, self.reversed);
         view
     }
@@ -142,7 +156,8 @@ impl Screen {
         match key {
             KeyCode::Char('q') => return Next::Quit,
             KeyCode::Esc if self.detail.is_some() => self.detail = None,
-            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
+            KeyCode::Esc => self.only = None,
             KeyCode::Down | KeyCode::Char('j') => self.step(1),
             KeyCode::Up | KeyCode::Char('k') => self.step(-1),
             KeyCode::PageDown => self.step(20),
@@ -169,12 +184,14 @@ impl Screen {
     fn enter(&mut self) {
         let view = self.view();
         let row = self.table.selected().and_then(|place| view.rows.get(place));
-        match row.map(|row| (row.subject.clone(), row.cells[0].text.clone())) {
-            Some((Subject::Process(_), pid)) => {
+        match row.map(|row| row.subject.clone()) {
+            Some(Subject::Process(path)) => {
+                let mut processes = self.model.processes.iter();
+                let found = processes.find(|process| process.seen.path == path);
+                self.only = found.map(|process| (path, process.seen.pid));
                 self.go(Tab::Vis);
-                self.filter = pid;
             }
-            Some((vi @ Subject::Vi(..), _)) => self.detail = Some(vi),
+            Some(vi @ Subject::Vi(..)) => self.detail = Some(vi),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use vipl_sys::text::one_line;
 
-use crate::model::{ADDRESS_IP, Model, ProcessNow, Rates, ViNow};
+use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, Rates, ViNow};
 use crate::words;
 
 /// A cell: its text, and the number by which it is sorted, if it is one.
@@ -112,23 +112,23 @@ impl View {
             right("memory", 6),
         ];
         let row = |process: &ProcessNow| {
-            let (rates, (sent, received)) = (process.rates(), process.totals());
-            let pages = &process.seen.pages;
+            let about = &process.seen.pages.process;
+            let sums = &process.sums;
             Row {
                 subject: Subject::Process(process.seen.path.clone()),
                 cells: vec![
                     number(process.seen.pid),
-                    text(words::program(&pages.process.program)),
+                    text(words::program(&about.program)),
                     number(process.seen.user.into()),
-                    number(pages.nics.len() as u64),
-                    number((process.vis.len() as u64).wrapping_add(pages.process.vis_left_out)),
-                    number(process.connected() as u64),
-                    rate(rates, |r| r.sent, words::count),
-                    rate(rates, |r| r.received, words::count),
-                    short(sent as f64, words::count),
-                    short(received as f64, words::count),
-                    number(process.errors()),
-                    short(process.registered() as f64, words::bytes),
+                    number(sums.nics as u64),
+                    number(sums.vis),
+                    number(sums.connected as u64),
+                    rate(sums.rates, |r| r.sent, words::count),
+                    rate(sums.rates, |r| r.received, words::count),
+                    short(sums.sent as f64, words::count),
+                    short(sums.received as f64, words::count),
+                    number(sums.errors),
+                    short(sums.registered as f64, words::bytes),
                 ],
             }
         };
@@ -200,14 +200,13 @@ impl View {
         ];
         let mut rows = Vec::new();
         for process in &model.processes {
-            for nic in &process.seen.pages.nics {
-                let vis = process.vis.iter().filter(|vi| vi.page.nic == nic.handle);
+            for NicNow { page: nic, vis } in &process.nics {
                 let cells = vec![
                     number(process.seen.pid),
                     text(&*nic.device),
                     text(&*nic.plugin),
                     text(words::host(&nic.address, nic.address_form == ADDRESS_IP)),
-                    number(vis.count() as u64),
+                    number(*vis as u64),
                     number(nic.regions),
                     short(nic.region_bytes as f64, words::bytes),
                     number(nic.tags),
@@ -315,14 +314,6 @@ impl View {
         }
     }
 
-    /// Only rows that have this text in a cell.
-    pub(crate) fn filter(&mut self, wanted: &str) {
-        let wanted = wanted.to_lowercase();
-        let has = |cell: &Cell| cell.text.to_lowercase().contains(&wanted);
-        self.rows
-            .retain(|row| wanted.is_empty() || row.cells.iter().any(has));
-    }
-
     /// Sorts by a column: numbers from the largest, texts from the first; or the other way. Equal rows keep their order.
     pub(crate) fn sort(&mut self, column: usize, reversed: bool) {
         self.rows.sort_by(|a, b| {
@@ -397,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_and_filtered() {
+    fn rows_are_sorted() {
         let mut view = View::processes(&sample());
         let pids = |view: &View| -> Vec<String> {
             view.rows
@@ -411,12 +402,6 @@ mod tests {
         assert_eq!(pids(&view), ["10", "9"]);
         view.sort(1, false);
         assert_eq!(pids(&view), ["10", "9"], "server10 before server9");
-        view.filter("SERVER9");
-        assert_eq!(pids(&view), ["9"]);
-        view.filter("");
-        assert_eq!(view.rows.len(), 1);
-        view.filter("nothing has this");
-        assert!(view.rows.is_empty());
     }
 
     #[test]

@@ -44,17 +44,14 @@ impl Screen {
     }
 
     fn head(&self) -> String {
-        let (mut sent, mut received) = (0.0, 0.0);
-        for rates in self.model.processes.iter().filter_map(ProcessNow::rates) {
-            sent += rates.sent;
-            received += rates.received;
+        let (mut sent, mut received, mut vis) = (0.0, 0.0, 0_u64);
+        for sums in self.model.processes.iter().map(|process| &process.sums) {
+            vis = vis.wrapping_add(sums.vis);
+            if let Some(rates) = sums.rates {
+                sent += rates.sent;
+                received += rates.received;
+            }
         }
-        let vis: usize = self
-            .model
-            .processes
-            .iter()
-            .map(|process| process.vis.len())
-            .sum();
         let paused = if self.paused { " PAUSED" } else { "" };
         format!(
             "vipstat{paused} {} proc {vis} VIs {} sent/s {} recv/s",
@@ -95,6 +92,9 @@ impl Screen {
             let cursor = if self.typing { "_" } else { " (Esc: all)" };
             return format!("/{}{cursor}", one_line(&self.filter));
         }
+        if let Some((_, pid)) = &self.only {
+            return format!("process {pid} (Esc: all)");
+        }
         let long =
             "q quit  arrows move  Enter open  Esc back  s sort  r reverse  / filter  p pause";
         let short = "q quit Enter open s sort / filter p pause";
@@ -105,7 +105,9 @@ impl Screen {
         let view = self.view();
         if view.rows.is_empty() {
             let nothing = match self.tab {
-                Tab::Processes => "no process publishes anything",
+                Tab::Processes if self.model.processes.is_empty() => {
+                    "no process publishes anything"
+                }
                 _ => "nothing to show",
             };
             frame.render_widget(Paragraph::new(nothing), body);

@@ -80,14 +80,14 @@ fn a_process_leads_to_its_vis_and_a_vi_to_its_events() {
     let mut screen = Screen::new(sample(), String::new());
     screen.key(KeyCode::Down);
     screen.key(KeyCode::Enter);
-    assert_eq!((screen.tab, screen.filter.as_str()), (Tab::Vis, "4711"));
+    assert_eq!((screen.tab, screen.filter.as_str()), (Tab::Vis, ""));
     for width in [40, 80] {
         let lines = lines(&mut screen, width);
         assert!(
             lines[3].contains("Connected") && lines[4].is_empty(),
             "{lines:#?}"
         );
-        assert_eq!(lines[11], "/4711 (Esc: all)");
+        assert_eq!(lines[11], "process 4711 (Esc: all)");
     }
     screen.key(KeyCode::Enter);
     let lines = lines(&mut screen, 40);
@@ -97,8 +97,14 @@ fn a_process_leads_to_its_vis_and_a_vi_to_its_events() {
     assert_eq!(lines[8], "      2 on it, oldest 0 µs");
     screen.key(KeyCode::Esc);
     assert_eq!(screen.detail, None);
+    for tab in ['1', '3', '4', '5'] {
+        screen.key(KeyCode::Char(tab));
+        let pids = screen.view().rows;
+        assert!(pids.iter().all(|row| row.cells[0].text == "4711"));
+    }
     screen.key(KeyCode::Esc);
-    assert_eq!(screen.filter, "");
+    screen.key(KeyCode::Char('1'));
+    assert_eq!(screen.view().rows.len(), 2);
 }
 
 #[test]
