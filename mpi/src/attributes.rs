@@ -402,6 +402,7 @@ mod tests {
             levels: 6,
             reads: true,
             level: 2,
+            tagged_level: 2,
         };
         Offer::new(&limits)
     }

@@ -55,7 +55,9 @@ pub(crate) unsafe fn open(
             // SAFETY: the caller's promise.
             let source = unsafe { Address::from_sockaddr(info.src_addr, info.src_addrlen) };
             let source = source.unwrap_or_else(|| nic.address(0));
-            let endpoint = Endpoint::new(source, None, &engine.shared).ok_or(libc::ENOMEM)?;
+            let level = nic.device.limits.level;
+            let endpoint = Endpoint::new(source, None, level, &engine.shared);
+            let endpoint = endpoint.ok_or(libc::ENOMEM)?;
             engine.add(endpoint)
         }
     };
@@ -184,6 +186,7 @@ pub(crate) fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     let (mut local, mut remote) = (nic.address(0).to_vip(bytes), peer.to_vip(bytes));
     let end = Instant::now() + nic.settings.connect_timeout;
     let mut pause = Duration::from_micros(100);
+    let mut answer = None;
     let code = loop {
         let left = end.saturating_duration_since(Instant::now());
         let timeout = VIP_ULONG::try_from(left.as_millis())
@@ -207,8 +210,11 @@ pub(crate) fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
         // No thread waits there now, or there is no VI left.
         let soon = [VIP_RETURN::VIP_NO_MATCH, VIP_RETURN::VIP_REJECT].map(|code| code as c_int);
         if !soon.contains(&code) || left.is_zero() {
-            break code;
+            // What the peer has answered counts, not that the last attempt was short.
+            let timeout = code == VIP_RETURN::VIP_TIMEOUT as c_int;
+            break answer.filter(|_| timeout).unwrap_or(code);
         }
+        answer = Some(code);
         vipl_sys::clock::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(20));
     };

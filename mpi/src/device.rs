@@ -10,7 +10,7 @@ use vipl_client::raw::Functions;
 
 use crate::address::NIC_BYTES;
 use crate::libfabric;
-use crate::settings::Settings;
+use crate::settings::{Level, Settings};
 use crate::slab::Id;
 
 const SUCCESS: c_int = VIP_RETURN::VIP_SUCCESS as c_int;
@@ -54,6 +54,8 @@ pub(crate) struct Limits {
     pub reads: bool,
     /// The level that connections use.
     pub level: VIP_RELIABILITY_LEVEL,
+    /// The same, of connections for messages with tags, which carry no RDMA of the program's.
+    pub tagged_level: VIP_RELIABILITY_LEVEL,
 }
 
 /// The functions of the library, opened at the first call: no program loads it that has not requested the provider. A library
@@ -128,6 +130,7 @@ impl Device {
                 levels: 0,
                 reads: false,
                 level: 0,
+                tagged_level: 0,
             },
         };
         // From here on Drop closes what is open.
@@ -188,9 +191,9 @@ impl Device {
         limits.vis = attributes.MaxVI as usize;
         limits.regions = attributes.MaxRegisterRegions as usize;
         limits.levels = attributes.ReliabilityLevelSupport;
-        let wanted = match settings.reception {
-            true => VIP_SERVICE_RELIABLE_RECEPTION,
-            false => VIP_SERVICE_RELIABLE_DELIVERY,
+        let wanted = match settings.level {
+            Some(Level::Reception) | None => VIP_SERVICE_RELIABLE_RECEPTION,
+            Some(Level::Delivery) => VIP_SERVICE_RELIABLE_DELIVERY,
         };
         limits.level = wanted;
         if limits.levels & wanted == 0 {
@@ -200,6 +203,14 @@ impl Device {
             ));
         }
         limits.reads = attributes.RDMAReadSupport & wanted != 0;
+        // On Reliable Reception the end of a read waits for the peer to take the answers before it.
+        let delivery = VIP_SERVICE_RELIABLE_DELIVERY;
+        let is_as_good = limits.levels & delivery != 0
+            && limits.reads == (attributes.RDMAReadSupport & delivery != 0);
+        limits.tagged_level = match settings.level {
+            None if is_as_good => delivery,
+            _ => wanted,
+        };
         Ok(attributes.MaxCQEntries.min(65536))
     }
 
@@ -241,9 +252,9 @@ impl Device {
     }
 
     /// Makes a VI whose queues report to the NIC's completion queue.
-    pub(crate) fn create_vi(&self) -> Option<Handle> {
+    pub(crate) fn create_vi(&self, level: VIP_RELIABILITY_LEVEL) -> Option<Handle> {
         let mut attributes = VIP_VI_ATTRIBUTES {
-            ReliabilityLevel: self.limits.level,
+            ReliabilityLevel: level,
             MaxTransferSize: self.limits.transfer as VIP_ULONG,
             QoS: std::ptr::null_mut(),
             Ptag: self.tag.raw(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use vipl_abi::{VIP_RETURN, VIP_ULONG};
+use vipl_abi::{VIP_RELIABILITY_LEVEL, VIP_RETURN, VIP_ULONG};
 use vipl_sys::clock::Instant;
 
 use crate::address::{Address, VipAddress};
@@ -204,7 +204,9 @@ pub(crate) fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBoo
             crate::libfabric::warn(|| format!("VipConnectWait: {code}; the listener ends"));
             return;
         }
-        let Some(id) = prepare(&mut nic.lock(), passive, address) else {
+        // SAFETY: initialized, as zeroes or by the call.
+        let asked = unsafe { attributes.assume_init_ref() }.ReliabilityLevel;
+        let Some(id) = prepare(&mut nic.lock(), passive, address, asked) else {
             // SAFETY: a request that was neither accepted nor rejected.
             unsafe { (functions.VipConnectReject)(request) };
             continue;
@@ -214,6 +216,9 @@ pub(crate) fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBoo
         let code = vi.map(|vi| unsafe { (functions.VipConnectAccept)(request, vi.raw()) });
         if code != Some(VIP_RETURN::VIP_SUCCESS as c_int) {
             crate::libfabric::info(|| format!("VipConnectAccept: {code:?}"));
+            // It waits for an answer if its level is another one. If it does not, the library no longer knows it, and says so.
+            // SAFETY: accepts any handle.
+            unsafe { (functions.VipConnectReject)(request) };
             let mut engine = nic.lock();
             if let Some(endpoint) = engine.endpoints.remove(id) {
                 endpoint.destroy(&mut engine.shared);
@@ -224,18 +229,29 @@ pub(crate) fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBoo
 
 /// Makes the endpoint for a request. When the device has no VI left, the peer that has been silent longest loses its own, or
 /// connections for messages with tags that are over, which no program closes.
-fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
+fn prepare(
+    engine: &mut Engine,
+    passive: Id,
+    address: Address,
+    asked: VIP_RELIABILITY_LEVEL,
+) -> Option<Id> {
     let incoming = Some(Incoming {
         passive,
         since: Instant::now(),
     });
-    let mut endpoint = Endpoint::new(address, incoming, &engine.shared);
     let listener = engine.shared.passives.get(passive);
     let tagged = listener.and_then(|listener| listener.tagged);
+    let limits = &engine.shared.device.limits;
+    // Messages with tags rely on no level: theirs is that of the peer.
+    let level = match tagged {
+        Some(_) if asked != limits.level => limits.tagged_level,
+        _ => limits.level,
+    };
+    let mut endpoint = Endpoint::new(address, incoming, level, &engine.shared);
     let mut has_room =
         || engine.hang_up_on_oldest() || tagged.is_some_and(|tagged| engine.drop_ended(tagged));
     if endpoint.is_none() && has_room() {
-        endpoint = Endpoint::new(address, incoming, &engine.shared);
+        endpoint = Endpoint::new(address, incoming, level, &engine.shared);
     }
     Some(engine.add(endpoint?))
 }

@@ -188,9 +188,10 @@ impl RdmObject {
         if !engine.shared.may_try(peer) {
             return Err(libc::ECONNREFUSED);
         }
-        let mut endpoint = Endpoint::new(self.address, None, &engine.shared);
+        let level = self.nic.device.limits.tagged_level;
+        let mut endpoint = Endpoint::new(self.address, None, level, &engine.shared);
         if endpoint.is_none() && engine.drop_ended(self.id) {
-            endpoint = Endpoint::new(self.address, None, &engine.shared);
+            endpoint = Endpoint::new(self.address, None, level, &engine.shared);
         }
         let endpoint = endpoint.ok_or(libc::ENOMEM)?;
         let vi = endpoint.vi();

@@ -10,6 +10,15 @@ use crate::fi::{FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
 use crate::libfabric;
 use crate::packet::SMALLEST_CHUNK;
 
+/// When a transfer is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// When it is in the peer's memory.
+    Reception,
+    /// When it has left.
+    Delivery,
+}
+
 /// Their values in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -19,8 +28,8 @@ pub(crate) struct Settings {
     pub window: u32,
     /// `FI_VIPL_CHUNK`
     pub chunk: u32,
-    /// `FI_VIPL_RELIABILITY`
-    pub reception: bool,
+    /// `FI_VIPL_RELIABILITY`, if it is set.
+    pub level: Option<Level>,
     /// `FI_VIPL_CONNECT_TIMEOUT`
     pub connect_timeout: Duration,
     /// `FI_VIPL_LINGER`
@@ -57,7 +66,7 @@ const DECLARED: [(&CStr, c_int, &CStr); 8] = [
     (
         c"reliability",
         FI_PARAM_STRING,
-        c"delivery or reception: when a transfer is complete (default: reception)",
+        c"delivery or reception: when a transfer is complete (default: reception; for FI_EP_RDM delivery)",
     ),
     (
         c"connect_timeout",
@@ -135,14 +144,15 @@ impl Settings {
             }
             number.clamp(least, most)
         };
-        let reception = match value("RELIABILITY").as_deref() {
-            None | Some("reception") => true,
-            Some("delivery") => false,
+        let level = match value("RELIABILITY").as_deref() {
+            None => None,
+            Some("reception") => Some(Level::Reception),
+            Some("delivery") => Some(Level::Delivery),
             Some(other) => {
                 libfabric::say(&format!(
                     "FI_VIPL_RELIABILITY={other} is neither delivery nor reception"
                 ));
-                true
+                None
             }
         };
         let milliseconds =
@@ -153,7 +163,7 @@ impl Settings {
                 .unwrap_or_else(|| DEVICE.to_owned()),
             window: number("WINDOW", WINDOW, SMALLEST_WINDOW, LARGEST_WINDOW),
             chunk: number("CHUNK", CHUNK, SMALLEST_CHUNK, LARGEST_CHUNK),
-            reception,
+            level,
             connect_timeout: milliseconds("CONNECT_TIMEOUT", 10_000),
             linger: milliseconds("LINGER", 1_000),
             rdm: number("RDM", 0, 0, 1) != 0,
@@ -198,7 +208,10 @@ mod tests {
         assert_eq!(settings.device, "sim:");
         assert_eq!(settings.window, SMALLEST_WINDOW);
         assert_eq!(settings.chunk, LARGEST_CHUNK);
-        assert!(default.reception && !settings.reception);
+        assert_eq!(
+            (default.level, settings.level),
+            (None, Some(Level::Delivery))
+        );
         assert_eq!(settings.connect_timeout, default.connect_timeout);
     }
 }

@@ -65,10 +65,11 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates a VI with all its receives posted. `incoming`: for a connection request.
+    /// Creates a VI of this level with all its receives posted. `incoming`: for a connection request.
     pub(crate) fn new(
         local: Address,
         incoming: Option<Incoming>,
+        level: VIP_RELIABILITY_LEVEL,
         shared: &Shared,
     ) -> Option<Endpoint> {
         Some(Endpoint {
@@ -79,7 +80,7 @@ impl Endpoint {
             incoming,
             error: libc::ECONNRESET,
             reached: false,
-            vi: Vi::new(&shared.device, shared.settings)?,
+            vi: Vi::new(&shared.device, shared.settings, level)?,
             sender: Sender::default(),
             receiver: Receiver::default(),
             tagged: None,

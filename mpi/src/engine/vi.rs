@@ -42,11 +42,15 @@ pub(super) struct Vi {
 
 impl Vi {
     /// Creates the VI and posts all its receives.
-    pub(super) fn new(device: &Arc<Device>, settings: &Settings) -> Option<Vi> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        settings: &Settings,
+        level: VIP_RELIABILITY_LEVEL,
+    ) -> Option<Vi> {
         let block = Block::new(device, settings.window as usize, settings.chunk as usize)?;
         let mut vi = Vi {
             device: device.clone(),
-            handle: device.create_vi()?,
+            handle: device.create_vi(level)?,
             block,
             credit: Credit::new(settings.window),
             peer_chunk: SMALLEST_CHUNK as usize,

@@ -4,8 +4,12 @@
 mod tagged;
 mod world;
 
+use std::ffi::{c_int, c_void};
+
+use vipl_abi::*;
+
+use crate::device::Handle;
 use crate::engine::{Completion, Queue};
-use std::ffi::c_void;
 
 use self::world::{End, Memory, World, close, context, ok};
 use crate::fi::*;
@@ -436,6 +440,42 @@ fn an_address_without_an_answer_is_refused_in_the_end() {
     }
 }
 
+/// A request of a program that knows nothing of the provider, at this level.
+fn raw_request(world: &World, level: VIP_RELIABILITY_LEVEL) -> (Handle, c_int) {
+    let nic = crate::nic::Nic::get().expect("open");
+    let bytes = nic.device.limits.address_bytes;
+    let vi = nic.device.create_vi(level).expect("a VI");
+    let mut local = nic.address(0).to_vip(bytes);
+    let mut remote = nic.address(world.port()).to_vip(bytes);
+    let mut attributes = std::mem::MaybeUninit::<vipl_abi::VIP_VI_ATTRIBUTES>::zeroed();
+    // SAFETY: an idle VI, addresses, and room for the attributes.
+    let code = unsafe {
+        (nic.device.functions.VipConnectRequest)(
+            vi.raw(),
+            local.as_mut_ptr(),
+            remote.as_mut_ptr(),
+            30_000,
+            attributes.as_mut_ptr(),
+        )
+    };
+    (vi, code)
+}
+
+/// A request at another level is rejected, and need not wait for its time to end.
+#[test]
+fn another_level_is_rejected() {
+    let world = World::new();
+    let nic = crate::nic::Nic::get().expect("open");
+    let levels = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+    let (vi, code) = raw_request(&world, levels ^ nic.device.limits.level);
+    assert_eq!(code, VIP_RETURN::VIP_REJECT as c_int);
+    // SAFETY: a VI of this test, on which nothing is posted.
+    ok(unsafe { (nic.device.functions.VipDestroyVi)(vi.raw()) });
+    let (client, server) = world.pair();
+    client.close();
+    server.close();
+}
+
 /// A peer that connects and sends nothing loses the VI that waits for it.
 #[test]
 fn a_silent_stranger_holds_no_vi() {
@@ -449,23 +489,9 @@ fn a_silent_stranger_holds_no_vi() {
             .filter(|(_, endpoint)| endpoint.local().port == world.port() && endpoint.is_request());
         count.count()
     };
-    let bytes = nic.device.limits.address_bytes;
     let mut vis = Vec::new();
     for _ in 0..3 {
-        let vi = nic.device.create_vi().expect("a VI");
-        let mut local = nic.address(0).to_vip(bytes);
-        let mut remote = nic.address(world.port()).to_vip(bytes);
-        let mut attributes = std::mem::MaybeUninit::<vipl_abi::VIP_VI_ATTRIBUTES>::zeroed();
-        // SAFETY: an idle VI, addresses, and room for the attributes.
-        let code = unsafe {
-            (nic.device.functions.VipConnectRequest)(
-                vi.raw(),
-                local.as_mut_ptr(),
-                remote.as_mut_ptr(),
-                30_000,
-                attributes.as_mut_ptr(),
-            )
-        };
+        let (vi, code) = raw_request(&world, nic.device.limits.level);
         assert_eq!(code, 0, "VipConnectRequest");
         vis.push(vi);
     }
