@@ -43,6 +43,11 @@ impl Browser {
         files.find(|file| file.is_file()).map(Browser)
     }
 
+    /// The program.
+    pub fn program(&self) -> &Path {
+        &self.0
+    }
+
     /// Shows a file in a window of so many pixels, with `query` after its name: `?search=word`.
     ///
     /// # Errors

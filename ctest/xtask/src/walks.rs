@@ -2,7 +2,8 @@
 //!
 //! All of them are lines of one shell. What each one prints is compared with what the chapter says it prints, without numbers, times, addresses
 //! and white space; `...` stands for any lines. Pictures that the chapter shows must have been drawn by its commands, with the
-//! same words in them. So the chapter changes with the tools, or a check fails.
+//! same words in them; those in PNG are what Perfetto shows of the trace of the same name. So the chapter changes with the tools,
+//! or a check fails. All traces are read by Perfetto as well.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,8 +13,8 @@ use std::process::{Command, Stdio};
 use clap::Args;
 
 use crate::Result;
-use crate::traces;
-use crate::workspace::{have, root};
+use crate::traces::{self, Perfetto};
+use crate::workspace::{Workspace, have, root};
 
 const CHAPTER: &str = "docs/DIAGNOSIS.md";
 /// Its pictures, beside it.
@@ -22,6 +23,8 @@ const PICTURES: &str = "diagnosis/";
 const PREFIX: &str = "/opt/vipl";
 /// Seconds for all commands.
 const SECONDS: &str = "300";
+/// One more trace, of two processes that poll.
+const POLLS: &str = "VIPL_LAYERS=trace VIPL_TRACE_FILE=polls.json vip_pingpong --self -s 8,4k -n 1000 -w 0 >/dev/null";
 /// Ends the output of a command; no tool prints it.
 const MARK: &str = "\u{1e}";
 
@@ -61,7 +64,9 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
     let lines: Vec<&str> = text.lines().collect();
     let all = commands(&lines);
     let folder = tempfile::tempdir()?;
-    let printed = execute(prefix, folder.path(), &all)?;
+    let commands = all.iter().map(|shown| shown.command.as_str());
+    let commands: Vec<&str> = commands.chain([POLLS]).collect();
+    let printed = execute(prefix, folder.path(), &commands)?;
     let (mut wrong, mut new) = (Vec::new(), Vec::new());
     let mut done = 0;
     for (shown, said) in all.iter().zip(&printed) {
@@ -80,7 +85,7 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
         }
     }
     new.extend(lines[done..].iter().map(|line| (*line).to_owned()));
-    let traces = traces(&folder.path().join("work"))?;
+    let traces = traces(&folder.path().join("work"), &mut wrong)?;
     let pictures = pictures(&text, folder.path(), &chapter, write, &mut wrong)?;
     if write {
         fs::write(&chapter, new.join("\n") + "\n")?;
@@ -96,21 +101,52 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
     Err(format!("{CHAPTER} says otherwise; `cargo xtask walks --write` writes it:\n{wrong}").into())
 }
 
-/// Checks the files that the layer `trace` has written; how many there are.
-fn traces(work: &Path) -> Result<usize> {
-    let mut count = 0;
-    for found in fs::read_dir(work)? {
-        let path = found?.path();
-        let text = fs::read(&path)?;
-        // Those that `%p` names are of one process, and lack the other end of their arrows.
-        if text.starts_with(b"[\n") && path.extension().is_some_and(|kind| kind == "json") {
-            let seen = traces::check(&String::from_utf8(text)?)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            println!("{} events, {} arrows", seen.events, seen.arrows);
-            count += 1;
+/// Checks the files that the layer `trace` has written, and draws a picture of each; how many there are.
+fn traces(work: &Path, wrong: &mut Vec<String>) -> Result<usize> {
+    let mut perfetto = match Perfetto::start(&Workspace::load()?.target) {
+        Ok(perfetto) => Some(perfetto),
+        Err(error) => {
+            println!("SKIP traces in Perfetto: {error}");
+            None
+        }
+    };
+    if let Some(perfetto) = &mut perfetto {
+        let planted = work.join("wrong");
+        fs::write(&planted, traces::WRONG)?;
+        if let Ok(seen) = perfetto.read(&planted) {
+            wrong.push(format!("Perfetto finds nothing wrong in {seen:?}"));
         }
     }
-    Ok(count)
+    let mut files = Vec::new();
+    for found in fs::read_dir(work)? {
+        let path = found?.path();
+        // Those that `%p` names are of one process, and lack the other end of their arrows.
+        if path.extension().is_some_and(|kind| kind == "json")
+            && fs::read(&path)?.starts_with(b"[\n")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    for file in &files {
+        let name = file.display();
+        let text = fs::read_to_string(file)?;
+        let ours = traces::check(&text).map_err(|error| format!("{name}: {error}"))?;
+        let slices: usize = ours.slices.values().sum();
+        let (processes, arrows) = (ours.processes, ours.arrows);
+        println!("{name}: {processes} processes, {slices} slices and marks, {arrows} arrows");
+        let Some(perfetto) = &mut perfetto else {
+            continue;
+        };
+        let theirs = perfetto
+            .read(file)
+            .map_err(|error| format!("{name}: {error}"))?;
+        if theirs != ours {
+            wrong.push(format!("{name} has {ours:?}; Perfetto sees {theirs:?}"));
+        }
+        fs::write(file.with_extension("png"), perfetto.picture(processes)?)?;
+    }
+    Ok(files.len())
 }
 
 /// The commands in the blocks of the console.
@@ -134,14 +170,14 @@ fn commands(lines: &[&str]) -> Vec<Shown> {
 }
 
 /// What each command prints, in lines, with the chapter's prefix.
-fn execute(prefix: &Path, folder: &Path, all: &[Shown]) -> Result<Vec<Vec<String>>> {
+fn execute(prefix: &Path, folder: &Path, all: &[&str]) -> Result<Vec<Vec<String>>> {
     // Processes of other programs of this user are no part of the chapter.
     let mut script = format!(
         "exec 2>&1 </dev/null\nPREFIX={}\nvipstat() {{ command vipstat --folder \"$VIPL_PUBLISH\" \"$@\"; }}\n",
         prefix.display()
     );
-    for shown in all {
-        let command = shown.command.replace(PREFIX, "$PREFIX");
+    for command in all {
+        let command = command.replace(PREFIX, "$PREFIX");
         script += &format!("{command}\nprintf '{MARK}\\n'\n");
     }
     // What still runs is in the shell's process group or is its child.
@@ -196,7 +232,7 @@ fn execute(prefix: &Path, folder: &Path, all: &[Shown]) -> Result<Vec<Vec<String
         .collect();
     parts.truncate(parts.len() - 1);
     if parts.len() != all.len() {
-        let last = all.get(parts.len()).map_or("", |shown| &shown.command);
+        let last = all.get(parts.len()).copied().unwrap_or_default();
         return Err(format!("{}: `{last}` does not end:\n{said}", output.status).into());
     }
     Ok(parts)
@@ -264,15 +300,26 @@ fn pictures(
         .filter_map(|rest| rest.split(')').next())
         .collect();
     for name in &names {
-        let drawn = fs::read_to_string(folder.join("work").join(name))
-            .map_err(|error| format!("no command has drawn {name}: {error}"))?;
         let path = chapter.with_file_name(PICTURES).join(name);
-        let old = fs::read_to_string(&path).unwrap_or_default();
+        let drawn = match fs::read(folder.join("work").join(name)) {
+            // There is no Perfetto.
+            Err(_) if name.ends_with(".png") && path.is_file() => continue,
+            drawn => drawn.map_err(|error| format!("no command has drawn {name}: {error}"))?,
+        };
+        let old = fs::read(&path).unwrap_or_default();
         if write {
             fs::create_dir_all(chapter.with_file_name(PICTURES))?;
             fs::write(path, drawn)?;
-        } else if words(&old) != words(&drawn) {
-            wrong.push(format!("{name} has other words: {:?}", words(&drawn)));
+        } else if name.ends_with(".png") {
+            // Their size stands behind the same bytes in each.
+            if old.get(..24) != drawn.get(..24) {
+                wrong.push(format!("{name} has another size"));
+            }
+        } else {
+            let [old, drawn] = [old, drawn].map(|text| words(&String::from_utf8_lossy(&text)));
+            if old != drawn {
+                wrong.push(format!("{name} has other words: {drawn:?}"));
+            }
         }
     }
     Ok(names.len())
@@ -352,7 +399,9 @@ mod tests {
         let prefix = folder.path().join("opt");
         fs::create_dir_all(prefix.join("libexec/vipl")).unwrap();
         std::os::unix::fs::symlink("/bin/true", prefix.join("libexec/vipl/vipkad")).unwrap();
-        let printed = execute(&prefix, folder.path(), &commands(&lines)).unwrap();
+        let all = commands(&lines);
+        let all: Vec<&str> = all.iter().map(|shown| shown.command.as_str()).collect();
+        let printed = execute(&prefix, folder.path(), &all).unwrap();
         assert_eq!(printed, [vec![], vec!["/opt/vipl/x".to_owned()]]);
     }
 

@@ -173,11 +173,6 @@ impl Trace {
         if local[MESSAGE] != 0 {
             mine.text.put(",\"flow_out\":true,\"bind_id\":");
             mine.text.hex(local[MESSAGE]);
-        } else if call.function() == VIPL_CALL_RECV_DONE
-            && let Some(message) = self.arrived(mine, call, result)
-        {
-            mine.text.put(",\"flow_in\":true,\"bind_id\":");
-            mine.text.hex(message);
         }
         mine.text.put(",\"args\":{");
         if is_short {
@@ -204,14 +199,14 @@ impl Trace {
             });
             mine.text.put("\"}},\n");
         }
-        // A wait may begin before its message is sent, and viewers drop arrows that point back in time.
-        if call.function() == VIPL_CALL_RECV_WAIT
+        // A wait or a poll may begin before its message is sent, and viewers drop arrows that point back in time.
+        if matches!(call.function(), VIPL_CALL_RECV_WAIT | VIPL_CALL_RECV_DONE)
             && let Some(message) = self.arrived(mine, call, result)
         {
             mine.begin("arrives", ended.at, 0);
             mine.text.put(",\"flow_in\":true,\"bind_id\":");
             mine.text.hex(message);
-            mine.text.put(",\"args\":{}},\n");
+            mine.text.put("},\n");
         }
     }
 
