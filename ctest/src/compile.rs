@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::installed::Installed;
 use crate::library::{Build, library_dir};
+use crate::made::{Made, sources_in};
 
 /// Flags of every C source: plain C99.
 const C_FLAGS: &[&str] = &["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"];
@@ -59,6 +60,11 @@ impl CompilerChoice {
             CompilerChoice::I386 => Command::new("i686-linux-gnu-gcc"),
             CompilerChoice::Named(name) => Command::new(name),
         }
+    }
+
+    /// The file of the compiler.
+    fn found(self) -> Option<PathBuf> {
+        find_tool(self.command().get_program().to_str()?)
     }
 }
 
@@ -139,24 +145,60 @@ impl Program {
     /// Compiles to this file.
     pub fn build(self, output: &Path) -> PathBuf {
         std::fs::create_dir_all(output.parent().expect("a folder")).expect("a folder");
-        let mut command = self.compiler.command();
-        command
-            .args(&self.flags)
-            .arg("-I")
-            .arg(headers())
-            .arg(&self.source);
-        command.arg("-o").arg(output).args(&self.libraries);
-        let done = command
-            .output()
-            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        assert!(
-            done.status.success(),
-            "{command:?}\n{}{}",
-            String::from_utf8_lossy(&done.stdout),
-            String::from_utf8_lossy(&done.stderr)
-        );
+        run(self.command().arg("-o").arg(output).args(&self.libraries));
         output.to_owned()
     }
+
+    /// Compiles to this file, unless that was made by the same command of what is there now: the test programs of a run share
+    /// it.
+    fn build_once(self, output: &Path) {
+        std::fs::create_dir_all(output.parent().expect("a folder")).expect("a folder");
+        let mut command = self.command();
+        command.args(&self.libraries);
+        let made = Made::of(output);
+        let shown = format!("{command:?}");
+        if made.is_current(&shown) {
+            return;
+        }
+        let begun = made.forget();
+        // The old one may be running.
+        let (new, list) = (output.with_extension("new"), output.with_extension("d"));
+        command.args(["-MD", "-MF"]).arg(&list).arg("-o").arg(&new);
+        run(&mut command);
+        std::fs::rename(&new, output).expect("rename");
+        let list = std::fs::read_to_string(&list).expect("the list of sources");
+        let others = self.compiler.found().into_iter().chain(self.linked_with());
+        made.write(&shown, begun, sources_in(&list).chain(others));
+    }
+
+    /// How it is compiled, but for the output and libraries.
+    fn command(&self) -> Command {
+        let mut command = self.compiler.command();
+        command.args(&self.flags).arg("-I").arg(headers());
+        command.arg(&self.source);
+        command
+    }
+
+    /// Libraries of this project.
+    fn linked_with(&self) -> impl Iterator<Item = PathBuf> {
+        self.libraries.iter().filter_map(|option| {
+            let folder = option.to_str()?.strip_prefix("-L")?;
+            Some(Path::new(folder).join("libvipl.so"))
+        })
+    }
+}
+
+/// Runs a compiler, which must have nothing to say.
+fn run(command: &mut Command) {
+    let done = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        done.status.success(),
+        "{command:?}\n{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 fn option(prefix: &str, dir: &Path) -> OsString {
@@ -175,9 +217,8 @@ pub fn program_of(build: Build, name: &str) -> PathBuf {
     if let Some(installed) = Installed::get() {
         return installed.programs.join(name);
     }
-    once(build.work_dir().join("bin").join(name), |output| {
-        let program = of_programs(name).of(build);
-        program.linked_in(&build.library_dir()).build(output)
+    once(build.work_dir().join("bin").join(name), || {
+        of_programs(name).of(build).linked_in(&build.library_dir())
     })
 }
 
@@ -217,32 +258,29 @@ pub fn install_program(name: &str, build: &Path, output: &Path) {
 /// A program of `life/`.
 pub(crate) fn life(name: &str) -> PathBuf {
     let build = Build::Own;
-    once(build.work_dir().join("life").join(name), |output| {
+    once(build.work_dir().join("life").join(name), || {
         let mut include = OsString::from("-I");
         include.push(source("programs"));
         let extension = if name == "leaves" { "cpp" } else { "c" };
         Program::new(source(format!("life/{name}.{extension}")))
             .flag(include)
             .linked_in(&build.library_dir())
-            .build(output)
     })
 }
 
 /// A program of `programs/`, linked with a library that can do nothing: it works where the real one is loaded before.
 pub fn program_over_stub(build: Build, name: &str) -> PathBuf {
     let dir = build.work_dir().join("over-stub");
-    let library = once(dir.join("libvipl.so"), |output| {
+    let library = once(dir.join("libvipl.so"), || {
         Program::new(source("programs/stub.c"))
             .of(build)
             .shared()
             .flag("-Wl,-soname,libvipl.so")
-            .build(output)
     });
-    once(dir.join(name), |output| {
+    once(dir.join(name), || {
         Program::new(source("programs").join(format!("{name}.c")))
             .of(build)
             .linked_in(library.parent().expect("a folder"))
-            .build(output)
     })
 }
 
@@ -251,8 +289,8 @@ pub fn are_compiled() -> bool {
     std::env::var_os("CTEST_COMPILED").is_some()
 }
 
-/// Makes a file once per run of the tests.
-fn once(file: PathBuf, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
+/// Compiles a program to this file, once for all threads and test programs.
+fn once(file: PathBuf, program: impl FnOnce() -> Program) -> PathBuf {
     type Once = Arc<OnceLock<()>>;
     static MADE: Mutex<Option<HashMap<PathBuf, Once>>> = Mutex::new(None);
     let once = {
@@ -261,12 +299,9 @@ fn once(file: PathBuf, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
         Arc::clone(made.entry(file.clone()).or_default())
     };
     once.get_or_init(|| {
-        if are_compiled() && file.exists() {
-            return;
+        if !(are_compiled() && file.exists()) {
+            program().build_once(&file);
         }
-        // A name of its own for each test program: they may run at the same time.
-        let output = file.with_extension(std::process::id().to_string());
-        std::fs::rename(make(&output), &file).expect("rename");
     });
     file
 }

@@ -24,6 +24,7 @@ mod exit;
 mod installed;
 mod library;
 pub mod life;
+mod made;
 mod run;
 mod sources;
 mod tool;

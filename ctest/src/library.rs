@@ -88,14 +88,15 @@ pub fn work_dir() -> PathBuf {
     Build::Own.work_dir()
 }
 
-/// A lock between the test programs of one target folder; held while the value lives.
+/// A lock between test programs; held while the value lives.
 pub(crate) struct FileLock(
     #[expect(dead_code, reason = "closing the file ends the lock")] fs::File,
 );
 
 impl FileLock {
-    pub(crate) fn take() -> FileLock {
-        let file = fs::File::create(work_dir().join("lock")).expect("a lock file");
+    /// The one of this file.
+    pub(crate) fn take(path: &Path) -> FileLock {
+        let file = fs::File::create(path).expect("a lock file");
         // SAFETY: a descriptor that `file` keeps open.
         let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
         assert_eq!(locked, 0, "flock: {}", std::io::Error::last_os_error());
@@ -114,7 +115,7 @@ pub fn library_dir() -> &'static Path {
         if let Some(dir) = std::env::var_os("CTEST_LIBDIR") {
             return dir.into();
         }
-        let _lock = FileLock::take();
+        let _lock = FileLock::take(&work_dir().join("lock"));
         // The workspace is built already; another choice of packages would build much of it again.
         if std::env::var_os("CTEST_NO_BUILD").is_none() {
             let plugins = PLUGINS.iter().map(|plugin| format!("vipl-{plugin}"));
@@ -164,7 +165,7 @@ pub fn profile() -> &'static str {
 pub fn example_in_rust() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
-        let _lock = FileLock::take();
+        let _lock = FileLock::take(&work_dir().join("lock"));
         if std::env::var_os("CTEST_NO_BUILD").is_none() {
             build([&"vipl-example_rs".to_owned()].into_iter());
         }
@@ -180,7 +181,7 @@ pub fn example_in_rust() -> &'static Path {
 pub fn tools_dir() -> &'static Path {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let _lock = FileLock::take();
+        let _lock = FileLock::take(&work_dir().join("lock"));
         if std::env::var_os("CTEST_NO_BUILD").is_none() {
             build([&"vipl-tools".to_owned()].into_iter());
         }
