@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vipl_ctest::{Program, Run, examples, find_tool, library_dir, program, source, work_dir};
 
@@ -11,6 +12,9 @@ const PROGRAMS: [&str; 18] = [
     "simple", "tour", "queue", "xfer", "rdma", "cq", "notify", "threads", "conn", "peer", "vi",
     "nic", "memory", "disc", "waits", "errors", "forked", "ns",
 ];
+
+/// How many of them run at the same time.
+const TOGETHER: usize = 3;
 
 /// A folder of one test, empty.
 fn folder(name: &str) -> PathBuf {
@@ -37,10 +41,24 @@ fn member<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
+/// Calls `check` for each program, several at a time: most of them wait most of the time.
+fn each(programs: &[&'static str], check: impl Fn(&'static str) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                while let Some(name) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    check(name);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn programs_run_under_trace() {
     let dir = folder("trace");
-    for name in PROGRAMS {
+    each(&PROGRAMS, |name| {
         let file = dir.join(name);
         under("trace", name).env("VIPL_TRACE_FILE", &file).pass();
         let text = std::fs::read_to_string(&file).expect("a trace");
@@ -63,7 +81,7 @@ fn programs_run_under_trace() {
                 && member(line, "result") == Some("VIP_TIMEOUT")
         };
         assert!(name != "peer" || text.lines().any(is_up), "{text}");
-    }
+    });
 }
 
 /// One file shows both sides, and each message that has arrived has the name that its sender gave it.
@@ -425,7 +443,7 @@ fn the_table_of_findings_is_the_code() {
 /// Programs that do nothing wrong: whatever is found in them is a false alarm.
 #[test]
 fn correct_programs_have_no_findings() {
-    for name in CORRECT {
+    each(&CORRECT, |name| {
         let finished = Run::strict(program(name))
             .env("VIPL_LAYERS", "validate")
             // Findings are looked at below; of all else other tests care.
@@ -436,7 +454,7 @@ fn correct_programs_have_no_findings() {
         found.retain(|(number, _)| number != "VAL-50");
         let wrong = finished.report(&format!("{found:#?}"));
         assert!(found.is_empty(), "{wrong}");
-    }
+    });
 }
 
 /// Of those in `programs/`; the others make mistakes to see what comes of them.
@@ -511,7 +529,7 @@ fn the_examples_have_no_findings() {
 /// Each process has a file of its own, with a line for each call.
 #[test]
 fn programs_run_under_record() {
-    for name in PROGRAMS {
+    each(&PROGRAMS, |name| {
         let dir = folder(&format!("record-{name}"));
         under("record", name)
             .env("VIPL_RECORD_FILE", dir.join("run"))
@@ -523,20 +541,24 @@ fn programs_run_under_record() {
             calls += text.matches(" VipOpenNic VIP_SUCCESS ").count();
         }
         assert!(calls > 0, "{name}: no file with a call");
-    }
+    });
 }
 
 #[test]
 fn programs_run_under_all_layers() {
     let dir = folder("all");
-    for (number, name) in PROGRAMS.iter().enumerate() {
-        let layers = ["trace,validate,record,fault", "fault,record,validate,trace"][number % 2];
+    each(&PROGRAMS, |name| {
+        let number = PROGRAMS.iter().position(|other| *other == name);
+        let layers = match number.is_some_and(|number| number % 2 == 0) {
+            true => "trace,validate,record,fault",
+            false => "fault,record,validate,trace",
+        };
         under(layers, name)
             .env("VIPL_TRACE_FILE", dir.join(name))
             .env("VIPL_RECORD_FILE", dir.join("run"))
             .allow("VAL-")
             .pass();
-    }
+    });
 }
 
 /// A call is answered, a connection breaks, rules that are none leave the layer out.

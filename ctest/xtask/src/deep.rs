@@ -27,7 +27,7 @@ pub(crate) struct Options {
 const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
-    step("tests", &["tests", "--no-build", "--deep"]).needs("build"),
+    step("tests", DEEP_TESTS).needs("build"),
     step("book", &["book", "--or-skip"]),
     step("address", &["sanitize", "address"]),
     step("thread", &["sanitize", "thread"]),
@@ -70,6 +70,8 @@ const STEPS: &[Step] = &[
     // What is left is for it; it is cut off where that is not enough for all devices.
     cargo_step("life", LIFE).needs("build"),
 ];
+/// These compute more than they wait.
+const DEEP_TESTS: &[&str] = &["tests", "--no-build", "--deep", "--jobs", "4"];
 /// Ends of threads and processes in every state, on every device.
 const LIFE: &[&str] = &[
     "run",

@@ -25,24 +25,29 @@ use crate::workspace::{build as build_workspace, cargo, root, run as run_program
 
 /// Programs that take longest, in this order: they begin first.
 const FIRST: &[&str] = &[
+    "examples",
     "exchange",
     "layers",
-    "vip_conform",
-    "variants",
-    "agent_loss",
-    "impairments",
-    "routed",
-    "examples",
-    "path",
-    "rest",
-    "refused",
-    "plain_user",
-    "copies",
-    "two_users",
     "life",
-    "ethernet",
+    "path",
+    "agent_loss",
+    "variants",
+    "plain_user",
+    "routed",
+    "impairments",
+    "copies",
+    "rest",
+    "two_users",
+    "trains",
+    "vip_conform",
+    "refused",
     "shared",
+    "python",
+    "ethernet",
 ];
+/// Programs of many tests that each wait for seconds: so many of them run at the same time, on a machine with fewer processors
+/// too.
+const WAITING: &[(&str, usize)] = &[("exchange", 6)];
 /// The module of the tests that only `cargo xtask deep` runs. They are ignored, with the reason [`crate::tally::DEEP`].
 const DEEP_TESTS: &str = "deep::";
 /// Programs of tests that run with no other beside them, after all others, and why.
@@ -64,7 +69,7 @@ pub(crate) struct Options {
     #[arg(long)]
     deep: bool,
     /// How many test programs run at the same time
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 6)]
     jobs: usize,
     /// The library, the plug-ins and the agent are up to date
     #[arg(long)]
@@ -225,6 +230,15 @@ impl Tests {
         place.unwrap_or(FIRST.len())
     }
 
+    /// How many of its tests run at the same time, if not as many as there are processors.
+    fn threads(&self) -> Option<usize> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let waiting = WAITING.iter().find(|(name, _)| *name == self.name());
+        waiting
+            .map(|(_, threads)| *threads)
+            .filter(|threads| *threads > processors)
+    }
+
     /// Runs it and returns what it says.
     fn run(&self, arguments: &[&str]) -> io::Result<(ExitStatus, String)> {
         let (mut reader, writer) = pipe()?;
@@ -232,6 +246,10 @@ impl Tests {
         command
             .arg("--show-output")
             .args(arguments)
+            .args(
+                self.threads()
+                    .map(|threads| format!("--test-threads={threads}")),
+            )
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CTEST_NO_BUILD", "1")
