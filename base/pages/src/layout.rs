@@ -7,11 +7,13 @@
 //!   28 K     1024 Cq of 64 bytes           by the slot of the handle
 //!   92 K     4096 Counts of 64 bytes       by the slot of the VI's handle
 //!   348 K    4096 Vi of 1 KiB              by the slot of the handle
-//!   4444 K   4096 Flight of 8 KiB          the same, only with the setting `flight`
+//!   4444 K   4096 Sampled of 1 KiB         the same; VIs of which nothing was sampled take no memory
+//!   8540 K   4096 Flight of 8 KiB          the same, only with the setting `flight`
 //! ```
 //!
-//! The data path writes to `Counts` only: a cache line for each VI, because threads use different VIs, and close together, because
-//! a program that uses a thousand VIs in turn would otherwise miss the TLB at each call.
+//! The data path writes to `Counts`, and for a message now and then to `Sampled`. `Counts` has a cache line for each VI, because
+//! threads use different VIs, and these lie close together, because a program that uses a thousand VIs in turn would otherwise
+//! miss the TLB at each call.
 //!
 //! The file is sparse: a page takes memory when its object exists. Every field is one 64-bit word that one thread at a time
 //! writes, or bytes. A 32-bit process writes the lower halves of counts, whose upper halves stay 0. Records whose fields belong
@@ -25,7 +27,7 @@ use crate::record::Happened;
 /// First word of a file; stored last, when the rest of [`Process`] is complete.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VIPLPAGE");
 /// Version of the layout. Readers refuse others; new fields that old readers may ignore take reserved words instead.
-pub const LAYOUT: u64 = 2;
+pub const LAYOUT: u64 = 3;
 
 /// NIC handles that are published.
 pub const NICS: usize = 64;
@@ -39,6 +41,8 @@ pub const VIS: usize = 4096;
 pub const FLIGHT: usize = 256;
 /// Entries of a VI's ring of events.
 pub const EVENTS: usize = 32;
+/// Ranges of time of a [`Sampled`].
+pub const LATENCIES: usize = 110;
 
 /// Where the tables begin.
 pub const NICS_AT: usize = size_of::<Process>();
@@ -50,8 +54,10 @@ pub const CQS_AT: usize = COUNTERS_AT + COUNTERS * size_of::<Counter>();
 pub const COUNTS_AT: usize = CQS_AT + CQS * size_of::<Cq>();
 /// See [`NICS_AT`].
 pub const VIS_AT: usize = COUNTS_AT + VIS * size_of::<Counts>();
+/// See [`NICS_AT`].
+pub const SAMPLED_AT: usize = VIS_AT + VIS * size_of::<Vi>();
 /// Size of a file.
-pub const BYTES: usize = VIS_AT + VIS * size_of::<Vi>();
+pub const BYTES: usize = SAMPLED_AT + VIS * size_of::<Sampled>();
 /// Where the recorders begin, in a process with the setting `flight`.
 pub const FLIGHTS_AT: usize = BYTES;
 /// Size of its file.
@@ -96,6 +102,11 @@ impl Word {
     /// Stores a value.
     pub fn set(&self, value: impl Into<u64>) {
         self.0.store(value.into(), Ordering::Relaxed);
+    }
+
+    /// Adds a number; one thread at a time does so.
+    pub fn count(&self, number: u64) {
+        self.set(self.get().wrapping_add(number));
     }
 
     /// Adds a number; several threads may do so.
@@ -378,10 +389,68 @@ pub struct Vi {
     pub remote_point: Bytes<64>,
     /// Which of its rings are in its [`Flight`], see [`Ring`].
     pub flight: Word,
+    /// 1: its [`Sampled`] is of this VI; 0: nothing has been sampled.
+    pub sampled: Word,
     /// 0.
-    pub reserved: Bytes<112>,
+    pub reserved: Bytes<104>,
     /// The latest events.
     pub event: [Event; EVENTS],
+}
+
+/// What is known of a VI from samples: descriptors whose length and, on the send queue, time the library has looked at.
+#[repr(C, align(1024))]
+pub struct Sampled {
+    /// Bytes of the descriptors of the send queue, and of the receive queue, that completed without an error. Between two
+    /// samples each is taken to be as long as the second.
+    pub bytes: [Word; 2],
+    /// Sum of the sampled times, in nanoseconds.
+    pub latency_sum: Word,
+    /// How many sends took a time of each range ([`latency_range`]) from the post to the completion.
+    pub latency: [Word; LATENCIES],
+    /// 0.
+    pub reserved: Bytes<120>,
+}
+
+/// Shifts of the first and last octave of times that have ranges of their own: from 32 ns to 4.3 s.
+const OCTAVES: std::ops::Range<u32> = 5..32;
+
+/// The range of a time in nanoseconds: a quarter of an octave; the first and the last have all that is below, or above.
+pub fn latency_range(nanoseconds: u64) -> usize {
+    let octave = nanoseconds.checked_ilog2().unwrap_or(0);
+    if octave < OCTAVES.start {
+        return 0;
+    }
+    if octave >= OCTAVES.end {
+        return LATENCIES - 1;
+    }
+    let quarter = (nanoseconds >> (octave - 2)) & 3;
+    1 + 4 * (octave - OCTAVES.start) as usize + quarter as usize
+}
+
+/// The least time of a range, in nanoseconds. The range after the last begins where there is no time.
+pub fn latency_from(range: usize) -> u64 {
+    match range.checked_sub(1) {
+        None => 0,
+        Some(place) if range < LATENCIES => {
+            (4 + place as u64 % 4) << (OCTAVES.start as usize - 2 + place / 4)
+        }
+        Some(_) => u64::MAX,
+    }
+}
+
+impl Sampled {
+    /// A send took so long.
+    pub fn took(&self, nanoseconds: u64) {
+        self.latency_sum.count(nanoseconds);
+        self.latency[latency_range(nanoseconds)].count(1);
+    }
+
+    /// Empties the record for a new VI.
+    pub fn clear(&self) {
+        self.latency_sum.set(0_u64);
+        let words = self.bytes.iter().chain(&self.latency);
+        words.for_each(|word| word.set(0_u64));
+    }
 }
 
 /// The rings of a VI's work queues, if they lie in the file: entries as the library and its plug-ins use them, an address, a memory
@@ -466,6 +535,7 @@ impl Vi {
             &self.errors,
             &self.events,
             &self.flight,
+            &self.sampled,
             &self.connections,
             &self.peer,
             &self.peer_pid,
@@ -487,7 +557,10 @@ const _: () = {
     assert!(size_of::<Event>() == 16);
     assert!(offset_of!(Vi, event) == 512);
     assert!(CQS_AT == 28 << 10 && COUNTS_AT == 92 << 10 && VIS_AT == 348 << 10);
-    assert!(BYTES.is_multiple_of(4096) && FLIGHTS_AT == 4444 << 10);
+    assert!(size_of::<Sampled>() == 1024 && offset_of!(Sampled, latency) == 24);
+    assert!(LATENCIES == 2 + 4 * (OCTAVES.end - OCTAVES.start) as usize);
+    assert!(SAMPLED_AT == 4444 << 10);
+    assert!(BYTES.is_multiple_of(4096) && FLIGHTS_AT == 8540 << 10);
     assert!(size_of::<Flight>() == 8192);
 };
 
@@ -521,6 +594,24 @@ mod tests {
         sequence.0.store(5, Ordering::Relaxed);
         sequence.change(|| assert_eq!(now(&sequence), 5));
         assert_eq!(now(&sequence), 6);
+    }
+
+    #[test]
+    fn each_time_is_in_its_range() {
+        for range in 0..LATENCIES {
+            let (from, to) = (latency_from(range), latency_from(range + 1));
+            assert_eq!((latency_range(from), latency_range(to - 1)), (range, range));
+            // No wider than a quarter of its octave.
+            assert!(
+                range == 0 || range == LATENCIES - 1 || 4 * (to - from) <= from,
+                "{range}"
+            );
+        }
+        assert_eq!(
+            (latency_from(1), latency_from(LATENCIES - 1)),
+            (32, 1 << 32)
+        );
+        assert_eq!(latency_range(u64::MAX), LATENCIES - 1);
     }
 
     #[test]

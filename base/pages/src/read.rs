@@ -9,7 +9,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-use crate::layout::{self, COUNTERS, CQS, EVENTS, LAYOUT, MAGIC, NICS, Ring, VIS};
+use crate::layout::{self, COUNTERS, CQS, EVENTS, LATENCIES, LAYOUT, MAGIC, NICS, Ring, VIS};
 use crate::record::Happened;
 
 /// Where pages are read from.
@@ -207,6 +207,73 @@ impl Counted {
     }
 }
 
+/// What is known from samples, see [`layout::Sampled`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// Bytes of the send queue, and of the receive queue.
+    pub bytes: [u64; 2],
+    /// Sum of the sampled times, in nanoseconds.
+    pub latency_sum: u64,
+    /// Sends of each [`layout::latency_range`].
+    pub latency: [u64; LATENCIES],
+}
+
+impl Default for Sampled {
+    fn default() -> Sampled {
+        Sampled {
+            bytes: [0; 2],
+            latency_sum: 0,
+            latency: [0; LATENCIES],
+        }
+    }
+}
+
+impl Sampled {
+    /// Times that were sampled.
+    pub fn count(&self) -> u64 {
+        self.latency.iter().copied().fold(0, u64::wrapping_add)
+    }
+
+    /// What was sampled since an earlier look at the same VI.
+    pub fn since(&self, earlier: &Sampled) -> Sampled {
+        // The words were not read at one instant.
+        let more = |now: u64, then: u64| now.saturating_sub(then);
+        Sampled {
+            bytes: [0, 1].map(|queue| more(self.bytes[queue], earlier.bytes[queue])),
+            latency_sum: more(self.latency_sum, earlier.latency_sum),
+            latency: std::array::from_fn(|range| more(self.latency[range], earlier.latency[range])),
+        }
+    }
+
+    /// Adds what was sampled of another VI.
+    pub fn add(&mut self, other: &Sampled) {
+        let sums = self.bytes.iter_mut().chain(&mut self.latency);
+        for (sum, more) in sums.zip(other.bytes.iter().chain(&other.latency)) {
+            *sum = sum.wrapping_add(*more);
+        }
+        self.latency_sum = self.latency_sum.wrapping_add(other.latency_sum);
+    }
+
+    /// The time, in nanoseconds, within which this share of the sends completed; in its range as if they were spread evenly.
+    /// `None`: there is no sample.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let count: f64 = self.latency.iter().map(|count| *count as f64).sum();
+        let wanted = count * share;
+        let mut below = 0.0;
+        for (range, here) in self.latency.iter().enumerate() {
+            let here = *here as f64;
+            if here > 0.0 && below + here >= wanted {
+                let (from, to) = (layout::latency_from(range), layout::latency_from(range + 1));
+                // What the last range has took at least so long.
+                let width = if range + 1 < LATENCIES { to - from } else { 0 };
+                return Some(from + (width as f64 * (wanted - below).max(0.0) / here) as u64);
+            }
+            below += here;
+        }
+        None
+    }
+}
+
 /// An event, see [`layout::Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs)]
@@ -256,6 +323,8 @@ pub struct Vi {
     pub send: Counted,
     pub recv: Counted,
     pub errors: u64,
+    /// `None`: nothing has been sampled.
+    pub sampled: Option<Box<Sampled>>,
     pub event_count: u64,
     /// The latest, the oldest first; empty unless asked for.
     pub events: Vec<Event>,
@@ -432,6 +501,9 @@ fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Re
         let place = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
         source.read(&mut counts, place)?;
         let mut one = of_vi(&vi, &Record(&counts), slot, recorders);
+        if vi.word(offset_of!(layout::Vi, sampled)) == 1 {
+            one.sampled = Some(Box::new(sampled(source, slot)?));
+        }
         if recorders {
             let word = vi.word(offset_of!(layout::Vi, flight));
             let queues = [one.send, one.recv];
@@ -501,6 +573,7 @@ fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> 
         send: queue(0),
         recv: queue(1),
         errors: vi.word(offset_of!(layout::Vi, errors)),
+        sampled: None,
         event_count,
         events: if recorders {
             events(vi, event_count)
@@ -509,6 +582,21 @@ fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> 
         },
         descriptors: Default::default(),
     }
+}
+
+fn sampled(source: &(impl Source + ?Sized), slot: usize) -> io::Result<Sampled> {
+    let mut buffer = [0; size_of::<layout::Sampled>()];
+    source.read(
+        &mut buffer,
+        layout::SAMPLED_AT + slot * size_of::<layout::Sampled>(),
+    )?;
+    let record = Record(&buffer);
+    let word = |at: usize, place: usize| record.word(at + 8 * place);
+    Ok(Sampled {
+        bytes: [0, 1].map(|queue| word(offset_of!(layout::Sampled, bytes), queue)),
+        latency_sum: record.word(offset_of!(layout::Sampled, latency_sum)),
+        latency: std::array::from_fn(|range| word(offset_of!(layout::Sampled, latency), range)),
+    })
 }
 
 /// The value of the counter `posted` of a queue.

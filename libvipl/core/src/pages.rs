@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vipl_pages::layout::{
-    self, BYTES, COUNTERS, COUNTERS_AT, COUNTS_AT, CQS, CQS_AT, NICS, NICS_AT, VIS, VIS_AT,
+    self, BYTES, COUNTERS, COUNTERS_AT, COUNTS_AT, CQS, CQS_AT, NICS, NICS_AT, SAMPLED_AT, VIS,
+    VIS_AT,
 };
 use vipl_sys::clock::now_ns;
 use vipl_sys::table;
@@ -162,6 +163,16 @@ impl Pages {
                 (&scratch().counts, &scratch().vi)
             }
         }
+    }
+
+    /// Whether another process can see the records.
+    pub(crate) fn is_published(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The record of what is sampled of a VI. `None`: there is none, or no memory.
+    pub(crate) fn sampled(&self, handle: usize) -> Option<&'static layout::Sampled> {
+        self.of_table(slot(handle), VIS, SAMPLED_AT)
     }
 
     /// Where the ring of a VI's queue lies, if it is recorded; NULL else. The memory stays, and is the slot's.

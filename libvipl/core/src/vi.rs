@@ -8,6 +8,7 @@
 //!          │                        │                        │
 //!          ▼                        ▼                        ▼
 //!       of_nic ◀── handlers ◀── failure ──▶ complete ──▶ cq, queue (the ring and its wait queue)
+//!                                              └──────▶ sample
 //! ```
 
 use std::ffi::c_int;
@@ -36,6 +37,7 @@ pub(crate) mod of_nic;
 mod post;
 mod publish;
 pub(crate) mod queue;
+mod sample;
 pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -49,6 +51,7 @@ pub use queue::{Dequeued, Which};
 pub use wait::{Owned, done, notify, own, wait};
 
 use queue::WorkQueue;
+use sample::Sampler;
 use state::{CONNECTED, ERROR, PENDING};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
@@ -90,6 +93,8 @@ pub(crate) struct Vi {
     pub(crate) check_descriptor: bool,
     /// What `vipstat` sees of the rest.
     pub(crate) page: &'static layout::Vi,
+    /// `None` until a descriptor has completed.
+    sampler: Option<Box<Sampler>>,
     pub(crate) nic: Arc<Nic>,
     attributes: VIP_VI_ATTRIBUTES,
     user_data: VIP_PVOID,

@@ -1,7 +1,7 @@
 use vipl_sys::random::nth;
 
 use super::*;
-use crate::layout::{COUNTERS_AT, COUNTS_AT, CQS_AT, FLIGHTS_AT, NICS_AT, VIS_AT};
+use crate::layout::{COUNTERS_AT, COUNTS_AT, CQS_AT, FLIGHTS_AT, NICS_AT, SAMPLED_AT, VIS_AT};
 
 /// Bytes of a file that was cut short behind the third recorder.
 const BYTES: usize = FLIGHTS_AT + 3 * size_of::<layout::Flight>();
@@ -42,6 +42,10 @@ impl Pages {
 
     fn vi(&self, slot: usize) -> &layout::Vi {
         self.at(VIS_AT + slot * size_of::<layout::Vi>())
+    }
+
+    fn sampled(&self, slot: usize) -> &layout::Sampled {
+        self.at(SAMPLED_AT + slot * size_of::<layout::Sampled>())
     }
 
     fn counts(&self, slot: usize) -> &layout::Counts {
@@ -142,6 +146,45 @@ fn what_a_process_publishes_is_read() {
     );
 }
 
+/// A slot may have had another VI: without the mark its record is not read.
+#[test]
+fn samples_are_read_where_there_are_any() {
+    let pages = Pages::new();
+    let process: &layout::Process = pages.at(0);
+    process.vi_bound.set(2_u64);
+    for slot in 0..2 {
+        pages.vi(slot).handle.set(9_u64);
+        pages.sampled(slot).bytes[1].set(4096_u64);
+        (0..100).for_each(|time| pages.sampled(slot).took(1000 + time));
+    }
+    pages.vi(1).sampled.set(1_u64);
+    let read = Snapshot::read(pages.bytes(), false).unwrap();
+    assert!(read.vis[0].sampled.is_none());
+    let sampled = read.vis[1].sampled.as_deref().unwrap();
+    assert_eq!((sampled.bytes, sampled.count()), ([0, 4096], 100));
+    assert_eq!(sampled.latency_sum, 100 * 1000 + 99 * 50);
+    assert_eq!(sampled.since(sampled), Sampled::default());
+}
+
+#[test]
+fn quantiles_are_within_a_range() {
+    let mut sampled = Sampled::default();
+    assert_eq!(sampled.quantile(0.5), None);
+    sampled.latency[layout::latency_range(1024)] = 98;
+    sampled.latency[layout::latency_range(1 << 20)] = 2;
+    let quantile = |share| sampled.quantile(share).unwrap();
+    assert_eq!(quantile(0.49), 1024 + 128);
+    assert_eq!(quantile(0.99), (1 << 20) + (1 << 17));
+    // A word may be anything.
+    let any = Sampled {
+        latency: [u64::MAX; LATENCIES],
+        ..Sampled::default()
+    };
+    assert!(any.quantile(1.0).is_some_and(|time| time <= 1 << 32));
+    sampled.add(&any);
+    assert_eq!(sampled.latency[0], u64::MAX);
+}
+
 #[test]
 fn a_file_that_is_no_pages_or_is_cut_short_is_an_error() {
     let pages = Pages::new();
@@ -190,6 +233,9 @@ fn any_content_can_be_read() {
             let mut lists = vi.descriptors.iter();
             assert!(lists.all(|list| list.len() <= layout::FLIGHT));
             let _ = (vi.send.depth(), vi.recv.depth());
+            if let Some(sampled) = &vi.sampled {
+                let _ = (sampled.count(), sampled.quantile(0.99));
+            }
         }
     }
 }

@@ -146,6 +146,7 @@ fn insert(
                 handle,
                 counts,
                 page,
+                sampler: None,
                 slot: None,
                 nic: nic.clone(),
                 attributes: *attributes,

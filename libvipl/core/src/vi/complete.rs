@@ -3,9 +3,9 @@
 
 use vipl_abi::*;
 
-use super::queue::{Which, entry, take};
+use super::queue::{SAMPLED, Which, entry, set_waited_for, take};
 use super::state::ERROR;
-use super::{Vi, diagnosis};
+use super::{Vi, diagnosis, sample};
 use crate::cq;
 use crate::memory::table::covers;
 use crate::nic::events::Job;
@@ -15,6 +15,9 @@ use crate::nic::waiters::Waiter;
 #[inline]
 pub(crate) fn signal(vi: &mut Vi, which: Which) {
     let handle = vi.handle;
+    if vi.queue(which).0.signal & SAMPLED != 0 {
+        sample::completed(vi, which);
+    }
     if let Some(cq) = vi.queue(which).1.cq {
         let (queue, own) = vi.queue(which);
         let count = queue.completed.wrapping_sub(own.signalled);
@@ -56,7 +59,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
     }
     own.signalled = queue.completed;
-    queue.signal = u32::from(!own.waiters.is_empty());
+    set_waited_for(queue, !own.waiters.is_empty());
     if !failed.is_empty() && vi.abi.state == ERROR {
         vi.nic.events.saw_failure(handle);
     }
@@ -76,10 +79,11 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
 pub(crate) fn flush(vi: &mut Vi, which: Which) {
     let check = vi.check_descriptor;
     let (nic, tag) = (vi.abi.nic, vi.abi.ptag);
-    let (queue, _) = vi.queue(which);
-    if queue.completed == queue.posted {
+    if vi.queue(which).0.completed == vi.queue(which).0.posted {
         return;
     }
+    sample::flushed(vi, which);
+    let (queue, _) = vi.queue(which);
     while queue.completed != queue.posted {
         let place = entry(queue, queue.completed);
         // SAFETY: inside the ring, and posted.

@@ -5,7 +5,7 @@ use vipl_plugin_abi::*;
 
 use super::queue::{self, Full, Which, entry};
 use super::state::{self, CONNECTED, IDLE, PENDING};
-use super::{Vi, complete};
+use super::{Vi, complete, sample};
 use crate::error::Error;
 use crate::logger::log_failure;
 use crate::memory::table::{covers, objection};
@@ -47,8 +47,13 @@ pub fn post(
     if in_use(queue) == queue::room(queue) {
         grow(&mut vi, which, descriptor)?;
     }
+    let (queue, own) = vi.queue(which);
+    let may_be_fast = own.may_be_fast(queue);
     if !add(&mut vi, which, descriptor, memory) {
         return Err(bad_descriptor(&mut vi, which, descriptor, memory));
+    }
+    if !may_be_fast {
+        sample::posted(&mut vi, which);
     }
     if vi.abi.state == CONNECTED {
         ring_doorbell(&vi, which);
@@ -64,11 +69,11 @@ fn in_use(queue: &vipl_queue) -> u32 {
     queue.posted.wrapping_sub(queue.taken)
 }
 
-/// Whether the ring has room for another descriptor, and its memory need not be checked.
+/// Whether the ring has room for another descriptor, whose memory need not be checked, and which is not sampled.
 #[inline(always)]
 fn has_plain_room(vi: &mut Vi, which: Which) -> bool {
     let (queue, own) = vi.queue(which);
-    in_use(queue) < own.unchecked_room
+    in_use(queue) <= queue.mask && own.may_be_fast(queue)
 }
 
 /// Adds a descriptor to the ring. False: its memory is not accessible.
@@ -79,6 +84,7 @@ fn add(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, memory: VIP_M
         return false;
     }
     let (queue, _) = vi.queue(which);
+    debug_assert!(!queue.entries.is_null());
     // SAFETY: there is room for it.
     unsafe {
         entry(queue, queue.posted).write(vipl_entry {
@@ -207,9 +213,9 @@ fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
 /// Grows the ring, up to MaxDescriptorsPerQueue.
 #[cold]
 fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
-    let (max, look) = (vi.nic.info.descriptors_max, vi.check_descriptor);
+    let max = vi.nic.info.descriptors_max;
     let recorder = vi.recorder(which);
-    let (queue, own) = vi.queue(which);
+    let (queue, _) = vi.queue(which);
     let grown = queue::grow(queue, max, recorder);
     if let Err(full) = grown {
         if let Full::Limit = full {
@@ -218,7 +224,6 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
         }
         return Err(Error::Resource);
     }
-    own.unchecked_room = if look { 0 } else { queue::room(queue) };
     let room = (queue.entries == recorder).then(|| queue::room(queue));
     vi.publish_ring(which, room);
     Ok(())

@@ -5,8 +5,8 @@ use vipl_pages::layout::Ring;
 use vipl_pages::record::Happened;
 use vipl_plugin_abi::vipl_entry;
 
-use super::Vi;
 use super::queue::{Which, WorkQueue};
+use super::{Vi, sample};
 
 impl Vi {
     /// Fills the record of a new VI.
@@ -111,7 +111,8 @@ impl Vi {
 
     /// Counts in full. For threads of the library, beside the data path.
     #[cold]
-    pub(crate) fn publish_completed(&self) {
+    pub(crate) fn publish_completed(&mut self) {
+        sample::settle(self);
         let counts = self.counts;
         self.page.count_up(counts, 0, self.abi.send.completed);
         self.page.count_up(counts, 1, self.abi.recv.completed);

@@ -90,11 +90,22 @@ impl Dequeued {
     }
 }
 
+/// In `vipl_queue.signal`: a CQ, a thread or a notify request waits for completions.
+pub(super) const WAITED_FOR: u32 = 1;
+/// In `vipl_queue.signal`: a completion is sampled.
+pub(super) const SAMPLED: u32 = 2;
+
+/// Sets or clears [`WAITED_FOR`].
+pub(super) fn set_waited_for(queue: &mut vipl_queue, on: bool) {
+    queue.signal = queue.signal & !WAITED_FOR | u32::from(on);
+}
+
 /// The host's part of a work queue.
 #[repr(C)]
 pub(crate) struct WorkQueue {
-    /// Number of entries of the ring if descriptors may be posted without checking their memory; otherwise 0.
-    pub(super) unchecked_room: u32,
+    /// Number of the next descriptor that is not posted on the fast path: the first one, for which there is no ring yet, one that
+    /// is sampled, or each if its memory must be checked.
+    slow_at: u32,
     /// Number of completions reported to the CQ.
     pub(super) signalled: u32,
     /// Consecutive empty polls, and the value of `taken` at the first of them.
@@ -107,13 +118,24 @@ pub(crate) struct WorkQueue {
 impl WorkQueue {
     pub(crate) fn new(cq: Option<CqSlot>) -> Self {
         WorkQueue {
-            unchecked_room: 0,
+            slow_at: wrap::start(0),
             signalled: wrap::start(0),
             cq,
             waiters: Waiters::new(),
             empty_polls: 0,
             empty_at: 0,
         }
+    }
+
+    /// Whether the next descriptor may be posted on the fast path, if there is room.
+    #[inline(always)]
+    pub(super) fn may_be_fast(&self, queue: &vipl_queue) -> bool {
+        queue.posted != self.slow_at
+    }
+
+    /// After so many more descriptors one is not posted on the fast path.
+    pub(super) fn set_slow(&mut self, queue: &vipl_queue, after: u32) {
+        self.slow_at = queue.posted.wrapping_add(after);
     }
 
     /// Counts an empty poll at this value of `taken`; returns the number of consecutive ones.

@@ -8,9 +8,9 @@ use vipl_abi::*;
 use vipl_sys::cancel;
 use vipl_sys::clock::Instant;
 
-use super::queue::{Dequeued, Which, take, take_good};
+use super::queue::{Dequeued, Which, set_waited_for, take, take_good};
 use super::state::ERROR;
-use super::{Vi, complete, diagnosis};
+use super::{Vi, complete, diagnosis, sample};
 use crate::error::Error;
 use crate::handlers;
 use crate::nic::events::NotifyHandler;
@@ -18,6 +18,9 @@ use crate::nic::{Nic, idle, wait as nic_wait};
 use crate::object::table::{Guard, Name, Slot};
 use crate::waiting::{Begun, Wait, is_over, slice_end};
 use crate::{bug, clock};
+
+/// Empty polls after which the samples of a VI are settled; they take some 50 µs.
+const SETTLED_AFTER: u32 = 4096;
 
 /// Removes the oldest descriptor, which is complete, for a caller.
 #[inline(always)]
@@ -158,7 +161,10 @@ extern "C" fn yield_contained(vi: Guard<Vi>, which: Which, row: u32) {
 
 /// Yields the processor after empty polls.
 #[cold]
-fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
+fn yield_processor(mut vi: Guard<Vi>, which: Which, row: u32) {
+    if row.is_multiple_of(SETTLED_AFTER) {
+        sample::settle(&mut vi);
+    }
     let (slot, name, process) = (vi.slot(), vi.name(), vi.nic.process);
     drop(vi);
     if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Yielded::Sleep {
@@ -221,9 +227,10 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Begun<Wa
         }
         return over(VIP_RETURN::VIP_TIMEOUT);
     }
+    sample::settle(&mut vi);
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
-    queue.signal = 1;
+    set_waited_for(queue, true);
     let ticket = own.waiters.join();
     Begun::Waits(Waiting {
         slot: vi.slot(),
@@ -275,7 +282,7 @@ impl Waiting {
             return None;
         }
         own.waiters.leave(self.ticket);
-        queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
+        set_waited_for(queue, own.cq.is_some() || !own.waiters.is_empty());
         Some(Dequeued::none(VIP_RETURN::VIP_TIMEOUT))
     }
 
@@ -317,7 +324,7 @@ pub fn notify(
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
     own.waiters.request(handler, context.addr());
-    queue.signal = 1;
+    set_waited_for(queue, true);
     vi.nic.count_requests(1);
     vi.set_watch();
     // An existing completion is delivered at once.

@@ -47,6 +47,7 @@ impl Run {
             let (queue, own) = vi.queue(which);
             (queue.posted, queue.completed, queue.taken) = (start, start, start);
             own.signalled = start;
+            own.set_slow(queue, 0);
         }
         self.oracle
             .new_vi(vi.abi.index, handle.expose_provenance(), cqs);
