@@ -164,6 +164,7 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
         jobs: options.jobs,
         plugins: folder.path().as_os_str(),
         idle: Duration::from_secs(options.patience),
+        layers: "",
     };
     let outcomes = run::all(&able, &ways, &say);
     // Those are tests of the library, of this project's checkout.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Limits, Run, library_dir, profile};
+use vipl_ctest::{Limits, Run, library_dir, profile, work_dir};
 
 use crate::assertions::ids_in;
 use crate::class::Class;
@@ -119,6 +119,9 @@ fn command(run: &Planned, ways: &Ways<'_>, ground: &Ground) -> Run {
     if run.form == Some(Form::One) {
         command = command.arg("-1");
     }
+    if !ways.layers.is_empty() {
+        command = layered(command, run, ways.layers);
+    }
     if let Some(level) = run.level {
         command = command.arg("-l").arg(level.name());
     }
@@ -178,6 +181,41 @@ pub(crate) struct Ways<'a> {
     pub(crate) plugins: &'a OsStr,
     /// How long one may do nothing.
     pub(crate) idle: Duration,
+    /// The layers that see the calls; none if it is empty.
+    pub(crate) layers: &'a str,
+}
+
+/// A run under layers: their files are in a folder of its own, `fault` has a rule that never applies, and what `validate`
+/// finds is no failure.
+fn layered(command: Run, run: &Planned, layers: &str) -> Run {
+    let name = run.to_string().replace(['/', ' '], "_");
+    let dir = work_dir().join("layers").join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder for the files of the layers");
+    let settings = [
+        (
+            "trace",
+            "VIPL_TRACE_FILE",
+            dir.join("trace").into_os_string(),
+        ),
+        (
+            "record",
+            "VIPL_RECORD_FILE",
+            dir.join("run").into_os_string(),
+        ),
+        ("record", "VIPL_RECORD_BYTES", "true".into()),
+        ("fault", "VIPL_FAULT", "Vip*:VIP_TIMEOUT:chance=0".into()),
+    ];
+    // A setting of a layer that is not there is a warning.
+    let here = |layer: &str| layers.split(',').any(|one| one == layer);
+    settings
+        .into_iter()
+        .filter(|(layer, ..)| here(layer))
+        .fold(command, |command, (_, name, value)| {
+            command.env(name, value)
+        })
+        .env("VIPL_LAYERS", layers)
+        .allow("VAL-")
 }
 
 /// Runs all, then those that failed once more.

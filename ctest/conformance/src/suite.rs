@@ -34,6 +34,14 @@ struct Options {
     /// Only runs whose name contains one of these; assertions are not judged then
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     filter: Vec<String>,
+    /// With these layers, whose files go to target/PROFILE/ctest/layers/RUN; assertions are not judged then
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "",
+        hide_default_value = true
+    )]
+    layers: String,
     /// Begin with another run every day, for a choice of runs that may be cut off
     #[arg(long)]
     rotate: bool,
@@ -53,10 +61,10 @@ struct Options {
     #[arg(long)]
     ids: bool,
     /// Compare the results with docs/CONFORMANCE.md, for the plug-ins that were run
-    #[arg(long, conflicts_with_all = ["write", "filter"])]
+    #[arg(long, conflicts_with_all = ["write", "filter", "layers"])]
     check: bool,
     /// Write the results into docs/CONFORMANCE.md, for the plug-ins that were run
-    #[arg(long, conflicts_with = "filter")]
+    #[arg(long, conflicts_with_all = ["filter", "layers"])]
     write: bool,
 }
 
@@ -127,6 +135,7 @@ fn suite(options: &Options) -> Result<bool, String> {
         jobs: options.jobs,
         plugins: &plugins,
         idle: run::IDLE,
+        layers: &options.layers,
     };
     let outcomes = run::all(&able, &ways, &|line| println!("{line}"));
     if options.verbose {
@@ -135,7 +144,7 @@ fn suite(options: &Options) -> Result<bool, String> {
             println!("shown {}: {}", outcome.run, shown.join(" "));
         }
     }
-    if !filters.is_empty() || options.class != [Class::Own] {
+    if !filters.is_empty() || !options.layers.is_empty() || options.class != [Class::Own] {
         return Ok(filtered(&outcomes));
     }
     let asked = |test: &RustTest| providers.iter().any(|p| p.name == test.provider);

@@ -90,6 +90,12 @@ fn text_of(report: &Report) -> String {
     for (reason, times) in &report.left {
         text += &format!("not made again: {times} calls: {reason}\n");
     }
+    if report.early > 0 {
+        let early = report.early;
+        text += &format!(
+            "early: {early} waits that found nothing then find what a later call took; that call gets it\n"
+        );
+    }
     text + &format!(
         "{} calls made again, {} differences\n",
         report.made, report.count
@@ -100,6 +106,7 @@ fn json_of(report: &Report) -> String {
     let value = json!({
         "made": report.made,
         "left": report.left,
+        "early": report.early,
         "differences": report.differences,
         "count": report.count,
     });

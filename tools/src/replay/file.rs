@@ -29,6 +29,8 @@ pub(super) struct Call {
     pub(super) ended: u64,
     pub(super) name: String,
     pub(super) result: String,
+    /// A request for a peer whose time was up then, as a later call says.
+    pub(super) expires: bool,
     values: HashMap<String, String>,
 }
 
@@ -49,6 +51,7 @@ impl Call {
             ended,
             name,
             result,
+            expires: false,
             values: values.collect::<Option<_>>()?,
         })
     }
@@ -89,9 +92,10 @@ impl Call {
         hexadecimal(self.text(name)?)
     }
 
-    /// The discriminator of an address.
-    pub(super) fn discriminator(&self, name: &str) -> Option<Vec<u8>> {
-        hexadecimal(self.text(name)?.split_once('/')?.1)
+    /// The host and the discriminator of an address.
+    pub(super) fn address(&self, name: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (host, point) = self.text(name)?.split_once('/')?;
+        Some((hexadecimal(host)?, hexadecimal(point)?))
     }
 }
 
@@ -160,11 +164,31 @@ impl Recording {
                 }
             }
         }
+        mark_expired(&mut calls);
         Ok(Recording {
             name: name.to_owned(),
             boot: boot.to_owned(),
             calls,
         })
+    }
+}
+
+/// Marks the requests for a peer whose time was up then.
+fn mark_expired(calls: &mut [Call]) {
+    let mut requests: HashMap<u64, usize> = HashMap::new();
+    for place in 0..calls.len() {
+        let vi = calls[place].number("ViHandle");
+        match calls[place].name.as_str() {
+            "VipConnectPeerRequest" => {
+                requests.insert(vi, place);
+            }
+            "VipConnectPeerDone" | "VipConnectPeerWait" if calls[place].result == "VIP_TIMEOUT" => {
+                if let Some(request) = requests.get(&vi) {
+                    calls[*request].expires = true;
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -185,7 +209,7 @@ mod tests {
         let post = &recording.calls[0];
         assert_eq!(post.segments(), [[0x1000, 5, 8], [0x2000, 6, 1]]);
         assert_eq!(post.bytes("data").unwrap(), [10, 255]);
-        assert_eq!(recording.calls[1].discriminator("LocalAddr").unwrap(), b"a");
+        assert_eq!(recording.calls[1].address("LocalAddr").unwrap().1, b"a");
         for (text, said) in [
             ("x", "no recording"),
             ("vipl-record 1 7 b\nnonsense\n", "r:2"),
@@ -193,6 +217,17 @@ mod tests {
             let error = Recording::parse("r", text).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_request_expires_if_a_later_call_says_so() {
+        let text = "vipl-record 1 77 boot\n\
+                    1 1 2 VipConnectPeerRequest VIP_SUCCESS ViHandle=0x1\n1 3 4 VipConnectPeerDone VIP_SUCCESS ViHandle=0x1\n\
+                    1 5 6 VipConnectPeerRequest VIP_SUCCESS ViHandle=0x1\n1 7 8 VipConnectPeerWait VIP_TIMEOUT ViHandle=0x1\n\
+                    1 9 10 VipConnectPeerDone VIP_TIMEOUT ViHandle=0x2\n";
+        let recording = Recording::parse("r", text).unwrap();
+        let expires: Vec<bool> = recording.calls.iter().map(|call| call.expires).collect();
+        assert_eq!(expires, [false, false, true, false, false]);
     }
 
     #[test]

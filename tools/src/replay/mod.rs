@@ -5,7 +5,7 @@
 //!          └▶ order
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,6 +18,8 @@ use crate::{Error, Result};
 
 mod calls;
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod memory;
 mod order;
 mod process;
@@ -52,6 +54,8 @@ pub struct Report {
     pub made: usize,
     /// Calls that were not made, by the reason.
     pub left: BTreeMap<String, usize>,
+    /// Waits that found nothing then, and now what a later call took then.
+    pub early: usize,
     /// What is not as it was, a line each; and how many there are.
     pub differences: Vec<String>,
     /// How many there are.
@@ -89,6 +93,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
             .get(&key)
             .map(|(process, nic)| (&processes[*process], *nic))
     };
+    let hosts = hosts(calls());
+    let is_recorded = |host: &[u8]| hosts.is_empty() || hosts.contains(host);
     let with_bytes = calls().any(|call| call.text("data").is_some());
     let stage = Stage {
         functions: library.functions(),
@@ -96,6 +102,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         patience: plan.patience,
         with_bytes,
         sides: &side,
+        is_recorded: &is_recorded,
     };
     let run = Run {
         report: Mutex::new(Report::default()),
@@ -176,6 +183,14 @@ fn sides(processes: &[Process]) -> HashMap<(u64, u64), (usize, u64)> {
     sides
 }
 
+/// The hosts of the recorded processes: their own sides of connections have them.
+fn hosts<'a>(calls: impl Iterator<Item = &'a Call>) -> HashSet<Vec<u8>> {
+    calls
+        .filter(|call| call.result != "VIP_INVALID_PARAMETER")
+        .filter_map(|call| Some(call.address("LocalAddr")?.0))
+        .collect()
+}
+
 /// A run under way.
 struct Run {
     report: Mutex<Report>,
@@ -198,25 +213,22 @@ impl Run {
             if self.stopped.load(Ordering::Relaxed) {
                 return;
             }
-            match stage.make(process, call) {
-                Outcome::Left(reason) => {
-                    *self
-                        .report
-                        .lock()
-                        .left
-                        .entry(reason.to_owned())
-                        .or_insert(0) += 1;
-                }
+            let outcome = stage.make(process, call);
+            if let Outcome::Left(reason) = outcome {
+                let mut report = self.report.lock();
+                *report.left.entry(reason.to_owned()).or_insert(0) += 1;
+            } else {
+                self.made.fetch_add(1, Ordering::Relaxed);
+            }
+            match outcome {
+                Outcome::Left(_) | Outcome::Done => {}
+                Outcome::Early => self.report.lock().early += 1,
                 Outcome::Made(code, other) => {
-                    self.made.fetch_add(1, Ordering::Relaxed);
                     let code = VIP_RETURN::of(code)
                         .map_or_else(|| code.to_string(), |code| format!("{code:?}"));
                     if code != call.result {
-                        self.differs(
-                            process,
-                            call,
-                            &format!("was {} and is {code}", shown(&call.result)),
-                        );
+                        let then = shown(&call.result);
+                        self.differs(process, call, &format!("was {then} and is {code}"));
                     } else if let Some(other) = other {
                         self.differs(process, call, &other);
                     }

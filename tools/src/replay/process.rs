@@ -1,19 +1,46 @@
 //! One recorded process, made again in this one: its memory, and which handle of now stands for which of then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use vipl_client::raw::abi::*;
 use vipl_sys::mutex::Mutex;
 
-use super::file::Recording;
+use super::file::{Call, Recording};
 use super::memory::Memory;
+
+/// In place of a pointer of then that was bad, and of a handle that was none: no memory of a process is there, and no object.
+pub(super) const BAD: usize = 0x40;
 
 /// A NIC of then: its handle of now, and its own host address.
 #[derive(Clone, Default)]
 pub(super) struct Nic {
     pub(super) handle: usize,
     pub(super) host: Vec<u8>,
+    /// Its device has IP addresses with ports.
+    pub(super) is_ip: bool,
 }
+
+/// From which calls take things: a queue of a VI, a completion queue, or the requests at an address of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Source(&'static str, u64, String);
+
+impl Source {
+    /// Of a call that takes something.
+    pub(super) fn of(call: &Call) -> Option<Source> {
+        let (kind, handle) = match call.name.as_str() {
+            "VipSendDone" | "VipSendWait" => ("send", "ViHandle"),
+            "VipRecvDone" | "VipRecvWait" => ("receive", "ViHandle"),
+            "VipCQDone" | "VipCQWait" => ("completion", "CQHandle"),
+            "VipConnectWait" => ("request", "NicHandle"),
+            _ => return None,
+        };
+        let place = call.text("LocalAddr").unwrap_or_default().to_owned();
+        Some(Source(kind, call.number(handle), place))
+    }
+}
+
+/// What a wait has found, although it found nothing then: its code, and the descriptor or request.
+pub(super) type Found = (i32, usize);
 
 /// What changes while calls are made.
 #[derive(Default)]
@@ -29,6 +56,8 @@ struct Handles {
     connections: HashMap<u64, (u64, u64)>,
     /// Data segments of each descriptor as it was posted, by its address of then: address of then and length.
     posted: HashMap<u64, Vec<(u64, u64)>>,
+    /// For the calls that took it then.
+    early: HashMap<Source, VecDeque<Found>>,
 }
 
 /// The process.
@@ -36,19 +65,31 @@ pub(super) struct Process {
     pub(super) recording: Recording,
     pub(super) memory: Memory,
     handles: Mutex<Handles>,
+    /// Names that the name service knew then.
+    pub(super) names: HashSet<String>,
 }
 
 impl Process {
     pub(super) fn new(recording: Recording, memory: Memory) -> Process {
+        let found = recording
+            .calls
+            .iter()
+            .filter(|call| call.name == "VipNSGetHostByName" && call.result == "VIP_SUCCESS");
+        let names = found
+            .filter_map(|call| String::from_utf8(call.bytes("Name")?).ok())
+            .collect();
         Process {
             recording,
             memory,
             handles: Mutex::new(Handles::default()),
+            names,
         }
     }
 
     pub(super) fn add_nic(&self, then: u64, nic: Nic) {
-        self.handles.lock().nics.insert(then, nic);
+        let mut handles = self.handles.lock();
+        handles.nics.insert(then, nic);
+        handles.early.retain(|source, _| source.1 != then);
     }
 
     pub(super) fn nic(&self, then: u64) -> Nic {
@@ -67,11 +108,12 @@ impl Process {
         (nic, handles.nics.get(&nic).cloned().unwrap_or_default())
     }
 
+    /// A new object.
     pub(super) fn add(&self, then: u64, now: VIP_PVOID) {
-        self.handles
-            .lock()
-            .others
-            .insert(then, now.expose_provenance());
+        let mut handles = self.handles.lock();
+        handles.others.insert(then, now.expose_provenance());
+        // Its predecessor of the same handle has none that anybody takes.
+        handles.early.retain(|source, _| source.1 != then);
     }
 
     pub(super) fn add_vi(&self, then: u64, now: VIP_PVOID, nic: u64) {
@@ -79,10 +121,46 @@ impl Process {
         self.handles.lock().of_vi.insert(then, nic);
     }
 
-    /// The handle of now; NULL for one that was never made, and for NULL.
+    /// The handle of now; NULL for NULL, and a bad one for one that was never made.
     pub(super) fn handle(&self, then: u64) -> VIP_PVOID {
-        let found = self.handles.lock().others.get(&then).copied();
-        std::ptr::with_exposed_provenance_mut(found.unwrap_or(0))
+        let handles = self.handles.lock();
+        let nic = || handles.nics.get(&then).map(|nic| nic.handle);
+        let found = match then {
+            0 => 0,
+            _ => handles
+                .others
+                .get(&then)
+                .copied()
+                .or_else(nic)
+                .unwrap_or(BAD),
+        };
+        std::ptr::with_exposed_provenance_mut(found)
+    }
+
+    /// The handle of now of a NIC, as above.
+    pub(super) fn nic_handle(&self, then: u64) -> VIP_NIC_HANDLE {
+        let nic = self.handles.lock().nics.get(&then).map(|nic| nic.handle);
+        nic.map_or_else(|| self.handle(then), std::ptr::with_exposed_provenance_mut)
+    }
+
+    /// Keeps what a wait has found that found nothing then.
+    pub(super) fn keep(&self, source: Source, found: Found) {
+        let mut handles = self.handles.lock();
+        handles.early.entry(source).or_default().push_back(found);
+    }
+
+    /// Whether something is kept there.
+    pub(super) fn keeps(&self, source: &Source) -> bool {
+        let handles = self.handles.lock();
+        handles
+            .early
+            .get(source)
+            .is_some_and(|kept| !kept.is_empty())
+    }
+
+    /// Takes what is kept there.
+    pub(super) fn take(&self, source: &Source) -> Option<Found> {
+        self.handles.lock().early.get_mut(source)?.pop_front()
     }
 
     pub(super) fn add_region(&self, nic: u64, then: u64, now: VIP_MEM_HANDLE) {
@@ -125,6 +203,31 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_goes_to_the_calls_of_its_queue_in_order() {
+        let text = "vipl-record 1 1 b\n\
+                    1 1 2 VipRecvWait VIP_TIMEOUT ViHandle=0x7\n1 3 4 VipRecvDone VIP_SUCCESS ViHandle=0x7\n\
+                    1 5 6 VipSendDone VIP_SUCCESS ViHandle=0x7\n1 7 8 VipConnectWait VIP_TIMEOUT NicHandle=0x7 LocalAddr=00/61\n\
+                    1 9 10 VipDisconnect VIP_SUCCESS ViHandle=0x7\n";
+        let recording = Recording::parse("r", text).expect("a recording");
+        let memory = Memory::of(&recording, 1 << 20).expect("memory");
+        let process = Process::new(recording, memory);
+        let sources: Vec<Option<Source>> = process.recording.calls.iter().map(Source::of).collect();
+        let [Some(wait), Some(done), Some(send), Some(request), None] = &sources[..] else {
+            panic!("{sources:?}");
+        };
+        assert!(wait == done && !process.keeps(wait));
+        process.keep(wait.clone(), (0, 1));
+        process.keep(wait.clone(), (3, 2));
+        assert!(process.keeps(done) && !process.keeps(send) && !process.keeps(request));
+        assert_eq!(process.take(done), Some((0, 1)));
+        assert_eq!(process.take(done), Some((3, 2)));
+        assert_eq!(process.take(done), None);
+        process.keep(wait.clone(), (0, 1));
+        process.add(7, std::ptr::null_mut());
+        assert!(!process.keeps(wait), "another VI of that handle");
+    }
 
     #[test]
     fn a_message_is_read_where_its_descriptor_was_posted_and_nowhere_else() {

@@ -12,6 +12,8 @@ use vipl_sys::crc;
 /// Longest text and most bytes of one message that are written.
 const TEXT_MAX: usize = 4096;
 const DATA_MAX: usize = 16 << 20;
+/// A pointer that is not NULL and at which nothing can be read.
+const BAD: &str = "bad";
 
 fn hexadecimal(bytes: &[u8], out: &mut String) {
     for byte in bytes {
@@ -28,6 +30,7 @@ pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut String) {
         let _ = write!(out, " {name}=");
         match kind {
             Argument::Text if value == 0 => out.push('-'),
+            Argument::Text if is_bad(at) => out.push_str(BAD),
             Argument::Text => hexadecimal(&text(value, TEXT_MAX), out),
             Argument::Net => address(value, out),
             Argument::ViAttributes => vi_attributes(at, out),
@@ -44,11 +47,25 @@ pub(crate) fn arguments_of(call: &Call<'_>, done: bool, out: &mut String) {
                 let receives = matches!(call.function(), VIPL_CALL_RECV_DONE | VIPL_CALL_RECV_WAIT);
                 completed(at, receives, out);
             }
+            Argument::OutHandle
+            | Argument::OutMemory
+            | Argument::OutNumber
+            | Argument::OutDescriptor
+            | Argument::Out
+                if !done && value != 0 && is_bad(at) =>
+            {
+                out.push_str(BAD);
+            }
             _ => {
                 let _ = write!(out, "{value:#x}");
             }
         }
     }
+}
+
+/// Whether nothing can be read there.
+fn is_bad(at: usize) -> bool {
+    read::<u8>(std::ptr::with_exposed_provenance(at)).is_none()
 }
 
 /// Host and discriminator.
@@ -59,6 +76,7 @@ fn address(at: u64, out: &mut String) {
             out.push('/');
             hexadecimal(&point, out);
         }
+        None if at != 0 => out.push_str(BAD),
         _ => out.push('-'),
     }
 }
@@ -76,6 +94,7 @@ fn vi_attributes(at: usize, out: &mut String) {
                 found.EnableRdmaRead
             );
         }
+        None if at != 0 => out.push_str(BAD),
         _ => out.push('-'),
     }
 }
@@ -91,6 +110,7 @@ fn mem_attributes(at: usize, out: &mut String) {
                 found.EnableRdmaRead
             );
         }
+        None if at != 0 => out.push_str(BAD),
         _ => out.push('-'),
     }
 }
@@ -105,13 +125,16 @@ pub(crate) fn descriptor(call: &Call<'_>, with_bytes: bool, out: &mut String) {
         " control={:#x} length={:#x} immediate={:#x} segments=",
         found.control, found.length, found.immediate
     );
-    for number in 0..found.segments {
-        let Some(segment) = found.segment(number) else {
-            break;
-        };
-        let comma = if number == 0 { "" } else { "," };
+    let mut written = 0;
+    while let Some(segment) = found.segment(written) {
+        let comma = if written == 0 { "" } else { "," };
         let (address, handle, length) = (segment.address, segment.handle, segment.length);
         let _ = write!(out, "{comma}{address:#x}:{handle:#x}:{length:#x}");
+        written += 1;
+    }
+    // There are more than a descriptor may have, or a part of it cannot be read.
+    if written != found.segments {
+        let _ = write!(out, " count={}", found.segments);
     }
     let reads = found.control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAREAD;
     if with_bytes && call.function() == VIPL_CALL_POST_SEND && !reads {

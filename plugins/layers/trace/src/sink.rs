@@ -227,8 +227,9 @@ fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
     let about = file
         .metadata()
         .map_err(|error| format!("{name}: {error}"))?;
-    // Devices belong to root, and are what they are.
-    let is_ours = is_of_this_user_alone(&about) || about.file_type().is_char_device();
+    // Devices belong to root, and are what they are. A FIFO would end the program when its reader does.
+    let is_ours =
+        about.is_file() && is_of_this_user_alone(&about) || about.file_type().is_char_device();
     match is_ours {
         true => Ok((file, Ok(()))),
         false => Err(format!(
@@ -256,7 +257,13 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
         let second = dir.join("second.json");
         std::fs::hard_link(&file, &second).unwrap();
-        for name in [&file, &second, &dir] {
+        let (fifo, c_name) = (dir.join("fifo"), dir.join("fifo").into_os_string());
+        let c_name = std::ffi::CString::new(c_name.into_encoded_bytes()).unwrap();
+        // SAFETY: a system call with a text that lives as long as it does.
+        assert_eq!(unsafe { libc::mkfifo(c_name.as_ptr(), 0o600) }, 0);
+        assert!(create(fifo.to_str().unwrap()).is_err(), "nobody reads it");
+        let _reader = File::options().read(true).write(true).open(&fifo).unwrap();
+        for name in [&file, &second, &dir, &fifo] {
             assert!(create(name.to_str().unwrap()).is_err(), "{name:?}");
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
