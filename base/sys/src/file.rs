@@ -2,12 +2,14 @@
 //! device.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::fd::above_standard;
+use crate::fd::{Identity, above_standard};
+use crate::stderr::without_signal;
 
 /// Opens a regular file for reading, without blocking. Any other kind of file is an error that names the
 /// kind.
@@ -93,6 +95,43 @@ pub fn is_of_this_user_alone(about: &Metadata) -> bool {
     about.uid() == unsafe { libc::geteuid() } && about.nlink() == 1
 }
 
+/// A file that is written in the application's process for as long as that lasts. The application may close all numbers, and
+/// use ours for a file of its own: that is not written to.
+#[derive(Debug)]
+pub struct Output {
+    file: ManuallyDrop<File>,
+    identity: Option<Identity>,
+}
+
+impl Output {
+    /// Moves a new file out of the numbers 0 to 2.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn new(file: File) -> io::Result<Output> {
+        let fd = above_standard(OwnedFd::from(file))?;
+        Ok(Output {
+            identity: Identity::of(fd.as_raw_fd()),
+            file: ManuallyDrop::new(File::from(fd)),
+        })
+    }
+
+    /// Writes all of it, without a signal if the file may not become as large.
+    ///
+    /// # Errors
+    /// Those of the kernel, or the application has closed the file.
+    pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        if !Identity::still(self.file.as_raw_fd(), self.identity) {
+            return Err(io::Error::other("the program has closed it"));
+        }
+        without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+            let written = (&*self.file).write_all(bytes);
+            written.map_err(|error| error.raw_os_error().unwrap_or(0))
+        })
+        .map_err(io::Error::from_raw_os_error)
+    }
+}
+
 fn open_any(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
@@ -124,7 +163,6 @@ fn is_null(about: &Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
-    use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
     use std::path::PathBuf;
 
@@ -175,6 +213,25 @@ mod tests {
         assert!(read_small(Path::new("/dev/null"), 0).unwrap().is_empty());
         let none = read_small(&folder.0.join("none"), 4).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_that_the_program_has_closed_is_not_written_to() {
+        let folder = Folder::new("output");
+        let (own, other) = (folder.0.join("own"), folder.0.join("other"));
+        let output = Output::new(File::create(&own).unwrap()).unwrap();
+        output.write_all(b"one").unwrap();
+        let number = output.file.as_raw_fd();
+        assert!(number > 2);
+        let program = File::create(&other).unwrap();
+        // SAFETY: the number is the output's, which does not close it.
+        assert_eq!(unsafe { libc::dup2(program.as_raw_fd(), number) }, number);
+        let error = output.write_all(b"two").unwrap_err().to_string();
+        assert_eq!(error, "the program has closed it");
+        let text = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((text(&own), text(&other)), ("one".into(), String::new()));
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
     }
 
     #[test]

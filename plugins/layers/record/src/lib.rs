@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,8 +12,7 @@ use vipl_plugin_sdk::Status;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::layer::{Call, Host, Layer, Local, Outcome};
 use vipl_plugin_sdk::settings::{self, Setting};
-use vipl_sys::file::is_of_this_user_alone;
-use vipl_sys::stderr::without_signal;
+use vipl_sys::file::{Output, is_of_this_user_alone};
 use vipl_sys::{clock, thread};
 
 mod encode;
@@ -23,11 +21,20 @@ mod encode;
 const BEGAN: usize = 0;
 const POSTED: usize = 1;
 
+/// Bytes that are written together.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The file, and what is about to be written.
+struct Lines {
+    file: Output,
+    buffer: Vec<u8>,
+}
+
 /// The layer.
 pub struct Record {
     host: Host,
     /// `None` after an error.
-    file: Mutex<Option<BufWriter<File>>>,
+    file: Mutex<Option<Lines>>,
     with_bytes: bool,
 }
 
@@ -59,7 +66,10 @@ impl Layer for Record {
         })?;
         let record = Record {
             host,
-            file: Mutex::new(Some(BufWriter::with_capacity(64 << 10, file))),
+            file: Mutex::new(Some(Lines {
+                file,
+                buffer: Vec::new(),
+            })),
             with_bytes: settings::truth(Self::NAME, c"bytes"),
         };
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -134,34 +144,29 @@ impl Record {
         }
     }
 
-    /// The same; after an error nothing more, with one line in the log. All writes are here: none may raise a signal.
-    fn put(&self, file: &mut Option<BufWriter<File>>, line: &str, at_once: bool) {
-        let Some(writer) = file.as_mut() else {
+    /// The same; after an error nothing more, with one line in the log.
+    fn put(&self, file: &mut Option<Lines>, line: &str, at_once: bool) {
+        let Some(Lines { file: to, buffer }) = file.as_mut() else {
             return;
         };
-        let written = without_signal(libc::SIGXFSZ, libc::EFBIG, || {
-            let written = writer.write_all(line.as_bytes());
-            let written = if at_once {
-                written.and_then(|()| writer.flush())
-            } else {
-                written
-            };
-            written.map_err(|error| error.raw_os_error().unwrap_or(0))
-        });
-        if let Err(number) = written {
-            // What is buffered cannot be written either.
-            if let Some(writer) = file.take() {
-                drop(writer.into_parts());
+        buffer.extend_from_slice(line.as_bytes());
+        if !at_once && buffer.len() < BUFFER_BYTES {
+            return;
+        }
+        match to.write_all(buffer) {
+            Ok(()) => buffer.clear(),
+            Err(error) => {
+                // What is buffered cannot be written either.
+                *file = None;
+                let text = format!("record: the file cannot be written any more: {error}");
+                self.host.log(VIPL_LOG_WARN, &text);
             }
-            let error = std::io::Error::from_raw_os_error(number);
-            let text = format!("record: the file cannot be written any more: {error}");
-            self.host.log(VIPL_LOG_WARN, &text);
         }
     }
 }
 
 /// Makes the file of this process.
-fn create(name: &str, pid: u32) -> Result<File, String> {
+fn create(name: &str, pid: u32) -> Result<Output, String> {
     if name.is_empty() {
         return Err("VIPL_RECORD_FILE names no file".to_owned());
     }
@@ -169,7 +174,9 @@ fn create(name: &str, pid: u32) -> Result<File, String> {
         true => name.replace("%p", &pid.to_string()),
         false => format!("{name}.{pid}"),
     };
-    open(Path::new(&name)).map_err(|error| format!("{name}: {error}"))
+    open(Path::new(&name))
+        .and_then(|file| Output::new(file).map_err(|error| error.to_string()))
+        .map_err(|error| format!("{name}: {error}"))
 }
 
 /// Makes an empty file. Others may write in its folder and know the name beforehand: what they put there is left alone.

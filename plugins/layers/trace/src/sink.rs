@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::Write;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
 use vipl_plugin_sdk::layer::Host;
-use vipl_sys::file::is_of_this_user_alone;
-use vipl_sys::stderr::without_signal;
+use vipl_sys::file::{Output, is_of_this_user_alone};
 
 use crate::mine::Mine;
 use crate::ticks::Speed;
@@ -27,7 +26,7 @@ const HOLD_NS: u64 = 100_000_000;
 /// The file or the log, and the buffers of all threads.
 pub(crate) struct Sink {
     host: Host,
-    file: Option<File>,
+    file: Option<Output>,
     failed: AtomicBool,
     speed: Speed,
     threads: Mutex<Vec<Arc<Mutex<Mine>>>>,
@@ -180,33 +179,25 @@ impl Sink {
     }
 
     /// Appends whole lines; after an error nothing more, with one line in the log.
-    fn append(&self, file: &File, text: &[u8]) {
-        self.check(put(file, text));
+    fn append(&self, file: &Output, text: &[u8]) {
+        self.check(file.write_all(text));
     }
 
-    fn check(&self, written: Result<(), i32>) {
-        if let Err(number) = written
+    fn check(&self, written: io::Result<()>) {
+        if let Err(error) = written
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            let error = std::io::Error::from_raw_os_error(number);
             let text = format!("trace: the file cannot be written any more: {error}");
             self.host.log(VIPL_LOG_WARN, &text);
         }
     }
 }
 
-/// Writes all of it, without a signal.
-fn put(mut file: &File, text: &[u8]) -> Result<(), i32> {
-    without_signal(libc::SIGXFSZ, libc::EFBIG, || {
-        let written = file.write_all(text);
-        written.map_err(|error| error.raw_os_error().unwrap_or(0))
-    })
-}
-
 /// Opens a file for appending, also one of ours that exists. What others may have put into the folder, to read what is written, is refused:
 /// a symbolic link, a file with another owner or a second name. Who creates it writes the beginning of the list: the result of
 /// that is the second value.
-fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
+fn create(name: &str) -> Result<(Output, io::Result<()>), String> {
+    let kept = |file| Output::new(file).map_err(|error| format!("{name}: {error}"));
     let path = Path::new(name);
     let mut options = File::options();
     options
@@ -214,7 +205,8 @@ fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     if let Ok(file) = options.clone().create_new(true).open(path) {
-        let begun = put(&file, b"[\n");
+        let file = kept(file)?;
+        let begun = file.write_all(b"[\n");
         return Ok((file, begun));
     }
     let file = options
@@ -231,7 +223,7 @@ fn create(name: &str) -> Result<(File, Result<(), i32>), String> {
     let is_ours =
         about.is_file() && is_of_this_user_alone(&about) || about.file_type().is_char_device();
     match is_ours {
-        true => Ok((file, Ok(()))),
+        true => Ok((kept(file)?, Ok(()))),
         false => Err(format!(
             "{name}: it exists and is no file of this user's alone"
         )),
@@ -252,7 +244,7 @@ mod tests {
             let error = create(link.to_str().unwrap()).unwrap_err();
             assert!(error.contains("it is a symbolic link"), "{error}");
             let (opened, begun) = create(file.to_str().unwrap()).unwrap();
-            begun.and_then(|()| put(&opened, b"x")).unwrap();
+            begun.and_then(|()| opened.write_all(b"x")).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[\nxx");
         let second = dir.join("second.json");
