@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use vipl_ctest::{Finished, Run, find_tool, headers, library_dir, source, tools_dir, work_dir};
+use vipl_ctest::{
+    Finished, Run, blocks, find_tool, headers, library_dir, source, tools_dir, work_dir,
+};
 
 /// What a line begins with whose rest differs from run to run.
 const LOOSE: [&str; 2] = ["Unreliable: ", "server: \""];
@@ -34,24 +36,6 @@ fn files(kinds: &[&str]) -> BTreeSet<String> {
 
 fn page(name: &str) -> String {
     fs::read_to_string(course().join(name)).expect("a page")
-}
-
-/// The blocks of a page of one kind, line by line.
-fn blocks<'a>(page: &'a str, kind: &str) -> Vec<Vec<&'a str>> {
-    let (mut found, mut inside) = (Vec::new(), None);
-    for line in page.lines() {
-        match (line.trim_start().strip_prefix("```"), inside.take()) {
-            (Some(word), None) => inside = Some((word == kind, Vec::new())),
-            (Some(_), Some((true, lines))) => found.push(lines),
-            (Some(_), Some((false, _))) | (None, None) => {}
-            (None, Some((wanted, mut lines))) => {
-                lines.push(line);
-                inside = Some((wanted, lines));
-            }
-        }
-    }
-    assert!(inside.is_none(), "a block has no end");
-    found
 }
 
 /// A copy of the course, in which programs are built by `cc` with all warnings and with what `pkg-config` says of the library under
@@ -175,11 +159,12 @@ fn read(name: &str) {
     assert!(!blocks.is_empty(), "{name} has no commands");
     for block in blocks {
         let commands: Vec<&str> = block
+            .lines
             .iter()
             .filter_map(|line| line.strip_prefix("$ "))
             .collect();
         let is_output = |line: &&&str| !line.starts_with("$ ");
-        let expected: Vec<&str> = block.iter().filter(is_output).copied().collect();
+        let expected: Vec<&str> = block.lines.iter().filter(is_output).copied().collect();
         let finished = copy.run(&commands.join("\n"));
         let shown = finished.report(&format!("{name}: {commands:#?}"));
         assert!(!finished.timed_out, "{shown}");
@@ -257,7 +242,7 @@ fn the_code_of_the_pages_is_that_of_the_programs() {
     let mut count = 0;
     for name in files(&[".md"]) {
         for block in blocks(&page(&name), "c") {
-            let code = trimmed(&block.join("\n"));
+            let code = trimmed(&block.text());
             let is_there = programs.iter().any(|program| program.contains(&code));
             assert!(is_there, "{name} shows what is in no program:\n{code}");
             count += 1;
@@ -274,7 +259,10 @@ fn nothing_is_left_out() {
     for program in files(&[".c"]) {
         let builds =
             |line: &&str| line.starts_with("$ cc ") && line.contains(&format!(" {program} -o "));
-        let is_built = |text: &String| blocks(text, "console").concat().iter().any(builds);
+        let is_built = |text: &String| {
+            let blocks = blocks(text, "console");
+            blocks.iter().any(|block| block.lines.iter().any(builds))
+        };
         assert!(texts.iter().any(is_built), "no page builds {program}");
     }
     let first = page("README.md");

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Finished, Program, Run, headers, library_dir, program, source, work_dir};
+use vipl_ctest::{
+    Block, Finished, Program, Run, blocks, headers, library_dir, program, source, work_dir,
+};
 
 /// A folder of this test alone, empty.
 fn folder(name: &str) -> PathBuf {
@@ -599,11 +601,9 @@ fn the_guide_quotes_the_examples() {
     let guide = read("../plugins/PLUGINS.md");
     let quotes = |language: &str, examples: &[&str]| {
         let text: String = examples.iter().map(|path| read(path)).collect();
-        let begin = format!("```{language}\n");
-        let blocks = guide.split(&begin).skip(1);
-        let blocks: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
-        for block in &blocks {
-            assert!(text.contains(block), "{examples:?} have no {block}");
+        let blocks = blocks(&guide, language);
+        for block in blocks.iter().map(Block::text) {
+            assert!(text.contains(&block), "{examples:?} have no {block}");
         }
         blocks.len()
     };

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use vipl_ctest::blocks;
 
 use crate::Result;
 use crate::traces::{self, Perfetto};
@@ -62,7 +63,7 @@ pub(crate) fn walk(prefix: &Path, write: bool) -> Result {
     let chapter = root().join(CHAPTER);
     let text = fs::read_to_string(&chapter)?;
     let lines: Vec<&str> = text.lines().collect();
-    let all = commands(&lines);
+    let all = commands(&text);
     let folder = tempfile::tempdir()?;
     let commands = all.iter().map(|shown| shown.command.as_str());
     let commands: Vec<&str> = commands.chain([POLLS]).collect();
@@ -150,20 +151,19 @@ fn traces(work: &Path, wrong: &mut Vec<String>) -> Result<usize> {
 }
 
 /// The commands in the blocks of the console.
-fn commands(lines: &[&str]) -> Vec<Shown> {
+fn commands(text: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
-    let mut inside = false;
-    for (number, line) in lines.iter().enumerate() {
-        if line.starts_with("```") {
-            inside = *line == "```console";
-        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
-            all.push(Shown {
-                command: command.to_owned(),
-                from: number + 1,
-                to: number + 1,
-            });
-        } else if inside && let Some(last) = all.last_mut() {
-            last.to = number + 1;
+    for block in blocks(text, "console") {
+        for (next, line) in (block.first + 1..).zip(block.lines) {
+            if let Some(command) = line.strip_prefix("$ ") {
+                all.push(Shown {
+                    command: command.to_owned(),
+                    from: next,
+                    to: next,
+                });
+            } else if let Some(last) = all.last_mut() {
+                last.to = next;
+            }
         }
     }
     all
@@ -349,7 +349,6 @@ mod tests {
     #[test]
     fn commands_stand_in_blocks_of_the_console() {
         let text = "$ no\n```console\n$ one\na\nb\n$ two\n```\n```text\n$ no\n```\n```console\n$ three\nc\n```";
-        let lines: Vec<&str> = text.lines().collect();
         let shown = |command: &str, from, to| Shown {
             command: command.to_owned(),
             from,
@@ -360,7 +359,7 @@ mod tests {
             shown("two", 6, 6),
             shown("three", 12, 13),
         ];
-        assert_eq!(commands(&lines), expected);
+        assert_eq!(commands(text), expected);
     }
 
     #[test]
@@ -390,16 +389,11 @@ mod tests {
     #[test]
     fn a_walk_runs_in_one_shell() {
         let folder = tempfile::tempdir().unwrap();
-        let lines = [
-            "```console",
-            "$ a=/opt/vipl/x; sleep 60 &",
-            "$ echo $a; ls $HOME >/dev/null",
-            "```",
-        ];
+        let text = "```console\n$ a=/opt/vipl/x; sleep 60 &\n$ echo $a; ls $HOME >/dev/null\n```\n";
         let prefix = folder.path().join("opt");
         fs::create_dir_all(prefix.join("libexec/vipl")).unwrap();
         std::os::unix::fs::symlink("/bin/true", prefix.join("libexec/vipl/vipkad")).unwrap();
-        let all = commands(&lines);
+        let all = commands(text);
         let all: Vec<&str> = all.iter().map(|shown| shown.command.as_str()).collect();
         let printed = execute(&prefix, folder.path(), &all).unwrap();
         assert_eq!(printed, [vec![], vec!["/opt/vipl/x".to_owned()]]);
