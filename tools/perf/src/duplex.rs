@@ -24,13 +24,7 @@ impl Duplex {
                 "bidirectional polls; leave out --wait".to_owned(),
             ));
         }
-        let spec = StreamSpec {
-            kind: Kind::Send,
-            vi: params.vi(session)?,
-            bytes: params.bytes,
-            window: stream::window(session, params),
-            wait: false,
-        };
+        let spec = stream::spec(session, params, Kind::Send, false)?;
         let channel = session.new_channel();
         let channel_back = session.new_channel();
         let out = Flow::new(&session.nic, spec, false, Role::Sender)?;

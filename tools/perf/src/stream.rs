@@ -73,10 +73,10 @@ impl Stream {
         by_rate: bool,
         peer_waits: bool,
     ) -> Result<Self> {
-        let vi = params.vi(session)?;
+        let spec = spec(session, params, kind, peer_waits)?;
         let nic = session.nic.attributes();
-        if kind == Kind::Read && nic.rdma_read.bits() & vi.level == 0 {
-            let (name, level) = (&nic.name, level_names(vi.level));
+        if kind == Kind::Read && nic.rdma_read.bits() & spec.vi.level == 0 {
+            let (name, level) = (&nic.name, level_names(spec.vi.level));
             return Err(Error::Usage(format!(
                 "{name} has no RDMA Read on level {level}"
             )));
@@ -84,15 +84,7 @@ impl Stream {
         if kind != Kind::Send && params.bytes == 0 {
             return Err(Error::Usage("RDMA needs at least one byte".to_owned()));
         }
-        let window = window(session, params);
         let channel = session.new_channel();
-        let spec = StreamSpec {
-            kind,
-            vi,
-            bytes: params.bytes,
-            window,
-            wait: peer_waits,
-        };
         let mut flow = Flow::new(&session.nic, spec, params.wait, Role::Sender)?;
         let answer = session.ask(&question("stream", spec, channel))?;
         flow.aim(span_of(&answer));
@@ -142,10 +134,21 @@ impl Stream {
     }
 }
 
-/// Operations under way at most on this device.
-pub(crate) fn window(session: &Session, params: Params) -> u64 {
+/// Streams of a test, with as many operations under way as this device permits.
+pub(crate) fn spec(
+    session: &Session,
+    params: Params,
+    kind: Kind,
+    peer_waits: bool,
+) -> Result<StreamSpec> {
     let most = session.nic.attributes().descriptors_per_queue_max / 2;
-    (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2))
+    Ok(StreamSpec {
+        kind,
+        vi: params.vi(session)?,
+        bytes: params.bytes,
+        window: (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2)),
+        wait: peer_waits,
+    })
 }
 
 /// The request for a test with streams like this.

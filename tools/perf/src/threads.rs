@@ -105,13 +105,7 @@ pub(crate) struct Threads {
 impl Threads {
     /// Connects.
     pub(crate) fn open(session: &mut Session, params: Params) -> Result<Self> {
-        let spec = StreamSpec {
-            kind: Kind::Send,
-            vi: params.vi(session)?,
-            bytes: params.bytes,
-            window: stream::window(session, params),
-            wait: params.wait,
-        };
+        let spec = stream::spec(session, params, Kind::Send, params.wait)?;
         let first = session.new_channel();
         for _ in 1..params.threads {
             session.new_channel();
