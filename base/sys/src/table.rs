@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Objects of one chunk.
 const CHUNK: usize = 64;
@@ -51,9 +52,27 @@ pub unsafe fn zeroed<T>(count: usize) -> Box<[T]> {
     }
 }
 
+/// How many words are in use of bits for objects, 64 in a word. Objects have the lowest numbers that are free, so the bits of all
+/// are in the first words.
+#[derive(Debug, Default)]
+pub struct WordsInUse(AtomicUsize);
+
+impl WordsInUse {
+    /// The object with this number is in use, now or later.
+    pub fn include(&self, index: u32) {
+        self.0.fetch_max(index as usize / 64 + 1, Ordering::SeqCst);
+    }
+
+    /// How many words.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU32, AtomicU64};
 
     use super::*;
 
@@ -76,6 +95,16 @@ mod tests {
             let table = unsafe { zeroed::<AtomicU64>(count) };
             assert_eq!(table.len(), count);
             assert!(table.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        }
+    }
+
+    #[test]
+    fn words_count_to_the_highest_number() {
+        let words = WordsInUse::default();
+        assert_eq!(words.count(), 0);
+        for (index, count) in [(63, 1), (200, 4), (64, 4)] {
+            words.include(index);
+            assert_eq!(words.count(), count);
         }
     }
 }

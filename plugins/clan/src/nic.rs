@@ -3,7 +3,6 @@
 mod vi;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
@@ -13,6 +12,7 @@ use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
 use vipl_plugin_sdk::{Host, Nic, NicHandle, OwnTable, Ready, Sleep, Status};
+use vipl_sys::table::WordsInUse;
 use vipl_wire::{PartKind, body_max};
 
 use crate::NAME;
@@ -29,8 +29,8 @@ const LOCAL_MTU: u32 = 32_768;
 /// One opening of the device.
 pub struct ClanNic {
     card: Arc<Card>,
-    /// Words of ready bits that are in use: VIs have the lowest numbers that are free.
-    words: AtomicUsize,
+    /// Ready bits that are in use.
+    words: WordsInUse,
     watch: Watch,
     /// Largest message in bytes whose data goes into the doorbell; 0: the descriptor does not, either.
     inline_max: u32,
@@ -95,21 +95,13 @@ impl ClanNic {
         })?;
         Ok(ClanNic {
             card,
-            words: AtomicUsize::new(0),
+            words: WordsInUse::default(),
             watch,
             inline_max: number(NAME, c"inline_max").unwrap_or(INLINE_MAX as u64) as u32,
             single_copy: truth(NAME, c"single_copy"),
             read_levels,
             mtu,
         })
-    }
-}
-
-impl ClanNic {
-    /// Expects ready bits of the VI with this number from now on.
-    fn expect(&self, index: u32) {
-        self.words
-            .fetch_max(index as usize / 64 + 1, Ordering::AcqRel);
     }
 }
 
@@ -129,8 +121,7 @@ impl OwnTable for ClanNic {
 
 impl Ready for ClanNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
-        let words = self.words.load(Ordering::Acquire);
-        self.card.nic().ready.take(words, indices)
+        self.card.nic().ready.take(self.words.count(), indices)
     }
 
     fn watch(&self, vi: &mut ClanVi, on: bool) {

@@ -1,8 +1,8 @@
 //! Which VIs of a NIC are connected, when each must be served, and when the application last served it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use vipl_sys::table;
+use vipl_sys::table::{self, WordsInUse};
 
 use crate::VIS_MAX;
 
@@ -20,8 +20,7 @@ const INSIDE: u64 = 1 << 63;
 /// The VIs of one NIC. All times are in nanoseconds.
 pub(crate) struct Schedule {
     connected: [AtomicU64; VIS_MAX as usize / 64],
-    /// Words of `connected` that are in use: VIs have the lowest numbers that are free.
-    words: AtomicUsize,
+    words: WordsInUse,
     /// When each VI must be served, inverted: a page of the table that is zero, [`NEVER`], takes no memory.
     deadlines: Box<[AtomicU64]>,
     /// None of them is earlier than this.
@@ -37,7 +36,7 @@ impl Default for Schedule {
         let each = || unsafe { table::zeroed(VIS_MAX as usize) };
         Schedule {
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
-            words: AtomicUsize::new(0),
+            words: WordsInUse::default(),
             deadlines: each(),
             soonest: AtomicU64::new(NEVER),
             served: each(),
@@ -87,8 +86,7 @@ impl Schedule {
     pub(crate) fn set_connected(&self, index: u32, connected: bool) {
         let (word, bit) = (&self.connected[index as usize / 64], 1 << (index % 64));
         if connected {
-            self.words
-                .fetch_max(index as usize / 64 + 1, Ordering::AcqRel);
+            self.words.include(index);
             word.fetch_or(bit, Ordering::AcqRel);
         } else {
             word.fetch_and(!bit, Ordering::AcqRel);
@@ -99,7 +97,7 @@ impl Schedule {
     /// How many words of ready bits are in use.
     #[inline(always)]
     pub(crate) fn words(&self) -> usize {
-        self.words.load(Ordering::Acquire)
+        self.words.count()
     }
 
     /// Sets the deadline of a connected VI. A pending earlier deadline stays: the deadline changes with each message,

@@ -10,13 +10,14 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::VIPL_LOG_ERROR;
 use vipl_plugin_sdk::{Host, NicHandle, Poll, Status};
 use vipl_sys::futex;
 use vipl_sys::mutex::Mutex;
+use vipl_sys::table::WordsInUse;
 use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::shared::{SharedNic, VIS_MAX};
@@ -81,8 +82,8 @@ impl Vis {
 pub(crate) struct Watch {
     nic: NicHandle,
     shared: Arc<SharedNic>,
-    /// Words of the sets below that are in use: VIs have the lowest numbers that are free.
-    words: AtomicUsize,
+    /// What is in use of the sets below.
+    words: WordsInUse,
     connected: Vis,
     /// VIs whose peers set ready bits.
     marked: Vis,
@@ -101,7 +102,7 @@ impl Watch {
         Arc::new(Watch {
             nic,
             shared,
-            words: AtomicUsize::new(0),
+            words: WordsInUse::default(),
             connected: Vis::default(),
             marked: Vis::default(),
             marks_taken: AtomicBool::new(false),
@@ -127,15 +128,14 @@ impl Watch {
 
     /// Begins to poll a VI.
     pub(crate) fn add(&self, index: u32) {
-        self.words
-            .fetch_max(index as usize / 64 + 1, Ordering::SeqCst);
+        self.words.include(index);
         self.connected.set(index, true);
     }
 
     /// How many words of ready bits are in use.
     #[inline(always)]
     pub(crate) fn words(&self) -> usize {
-        self.words.load(Ordering::Relaxed)
+        self.words.count()
     }
 
     /// Polls it no more.

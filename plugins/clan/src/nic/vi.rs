@@ -136,7 +136,7 @@ impl Vi for ClanVi {
         connection: &vipl_connection,
     ) -> Result<(), Status> {
         let remote = connection.remote != 0;
-        nic.expect(port.index());
+        nic.words.include(port.index());
         self.epochs = self.epochs.wrapping_add(1).max(1);
         self.queues.begin(port);
         let (sends, receives) = self.queues.rung();
