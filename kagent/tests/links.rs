@@ -7,7 +7,6 @@ mod live;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::process::Stdio;
 
 use kagent_proto::setup::SETUP_ETHERTYPE;
 use kagent_proto::*;
@@ -16,48 +15,13 @@ use nix::errno::Errno;
 use vipl_netns::{INTERFACE, Namespaces};
 use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 
-/// Two hosts, or the reason why they cannot be made.
-fn hosts() -> Option<Namespaces> {
-    Namespaces::pair()
-        .map_err(|why| println!("SKIP network namespaces: {why}"))
-        .ok()
-}
-
-/// An agent on a host; its socket is a path visible in every namespace.
+/// An agent on a host.
 fn agent(hosts: &Namespaces, host: usize) -> Daemon {
-    agent_with(hosts, host, &[])
-}
-
-fn agent_with(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("agent");
-    let child = hosts
-        .command(host, env!("CARGO_BIN_EXE_vipkad"))
-        .arg("--socket")
-        .arg(&socket)
-        .args(options)
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    Daemon {
-        child,
-        socket,
-        folder,
-        network: Some(hosts.name(host).to_owned()),
-        user: None,
-    }
+    Daemon::start_on(hosts, host, &[])
 }
 
 fn link(client: &mut Client, name: &str) -> Reply {
-    about_link(client, Op::LINK_OPEN, name)
-}
-
-fn about_link(client: &mut Client, op: Op, name: &str) -> Reply {
-    let mut body = LinkOpen {
-        interface: [0; LINK_BYTES],
-    };
-    body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    client.ask(op, &body)
+    client.link(Op::LINK_OPEN, name)
 }
 
 /// The data socket of a link.
@@ -96,12 +60,9 @@ fn received(socket: &impl AsRawFd) -> Option<Vec<u8>> {
 #[test]
 fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
     let Some(hosts) = hosts() else { return };
-    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
-    let mut clients = [agents[0].client(), agents[1].client()];
-    let replies = [
-        link(&mut clients[0], INTERFACE),
-        link(&mut clients[1], INTERFACE),
-    ];
+    let agents = [0, 1].map(|host| agent(&hosts, host));
+    let mut clients = agents.each_ref().map(Daemon::client);
+    let replies = clients.each_mut().map(|client| link(client, INTERFACE));
     let other = link(&mut clients[1], INTERFACE);
     let opened: Vec<LinkOpened> = replies.iter().map(Reply::body).collect();
     for (host, opened) in opened.iter().enumerate() {
@@ -150,12 +111,9 @@ fn train(endpoint: u16, mark: u8) -> Vec<u8> {
 fn a_socket_for_trains_gets_those_of_its_endpoint_and_no_other_packets() {
     const IPV6: u16 = 0x86DD;
     let Some(hosts) = hosts() else { return };
-    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
-    let mut clients = [agents[0].client(), agents[1].client()];
-    let replies = [
-        link(&mut clients[0], INTERFACE),
-        link(&mut clients[1], INTERFACE),
-    ];
+    let agents = [0, 1].map(|host| agent(&hosts, host));
+    let mut clients = agents.each_ref().map(Daemon::client);
+    let replies = clients.each_mut().map(|client| link(client, INTERFACE));
     assert_eq!(replies[1].fds.len(), 2, "the socket for trains comes first");
     let (near, far) = (data(&replies[0]), &replies[1].fds[0]);
     let (to, from) = (hosts.address(1), hosts.address(0));
@@ -187,12 +145,9 @@ fn a_socket_for_trains_gets_those_of_its_endpoint_and_no_other_packets() {
 #[test]
 fn a_process_can_neither_change_the_filter_nor_get_round_it() {
     let Some(hosts) = hosts() else { return };
-    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
-    let mut clients = [agents[0].client(), agents[1].client()];
-    let replies = [
-        link(&mut clients[0], INTERFACE),
-        link(&mut clients[1], INTERFACE),
-    ];
+    let agents = [0, 1].map(|host| agent(&hosts, host));
+    let mut clients = agents.each_ref().map(Daemon::client);
+    let replies = clients.each_mut().map(|client| link(client, INTERFACE));
     let [near, far] = [data(&replies[0]), data(&replies[1])];
     let opened: LinkOpened = replies[1].body();
     let accept_all = libc::sock_filter {
@@ -283,7 +238,7 @@ fn setup_socket(agent: &Daemon) -> Option<String> {
 #[test]
 fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
     let Some(hosts) = hosts() else { return };
-    let agent = agent_with(&hosts, 0, &["--idle-ms", "0"]);
+    let agent = Daemon::start_on(&hosts, 0, &["--idle-ms", "0"]);
     let mut compared = 0;
     for _ in 0..20 {
         let mut client = agent.client();
@@ -337,7 +292,7 @@ fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
         assert!(changed, "{}", Errno::last());
         let mut client = Client::connect(&daemon.socket);
         client.hello();
-        let reported = about_link(&mut client, Op::LINK_ASK, INTERFACE);
+        let reported = client.link(Op::LINK_ASK, INTERFACE);
         assert_eq!((reported.op, reported.fds.len()), (Op::DONE, 0));
         let status = link(&mut client, INTERFACE).status;
         assert_eq!(reported.status, status, "asked and opened");
@@ -359,7 +314,7 @@ fn an_agent_reports_what_opening_a_link_would() {
         ("udp:192.0.2.1", Status::INVALID),
         ("", Status::INVALID),
     ] {
-        let reported = about_link(&mut client, Op::LINK_ASK, name);
+        let reported = client.link(Op::LINK_ASK, name);
         assert_eq!((reported.op, reported.status), (Op::DONE, status), "{name}");
         assert_eq!(link(&mut client, name).status, status, "{name}");
     }
@@ -373,9 +328,8 @@ fn with_system_members_of_the_group_get_data_sockets_and_others_do_not() {
     };
     let member = group.gid.as_raw();
     let with = |options: &[&str]| {
-        let daemon = agent_with(&hosts, 0, options);
-        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(daemon.folder.path(), everybody).unwrap();
+        let daemon = Daemon::start_on(&hosts, 0, options);
+        daemon.open_to_all();
         daemon
     };
     let daemon = with(&["--system", "--link-group", "daemon"]);
@@ -391,16 +345,7 @@ fn with_system_members_of_the_group_get_data_sockets_and_others_do_not() {
 /// A NIC on the link; returns its identifier and its endpoint.
 fn open_on(client: &mut Client) -> (u64, u16) {
     let opened: LinkOpened = link(client, INTERFACE).body();
-    let mut body = NicOpen {
-        provider: [0; PROVIDER_BYTES],
-        host_len: opened.host_len,
-        reserved: [0; 3],
-        host: opened.host,
-        link: opened.link,
-        data_address: DataAddress::NONE,
-    };
-    body.provider[..4].copy_from_slice(b"wire");
-    let reply = client.ask(Op::NIC_OPEN, &body);
+    let reply = client.ask(Op::NIC_OPEN, &nic_on("wire", &opened));
     (reply.body::<NicOpened>().nic, opened.endpoint)
 }
 

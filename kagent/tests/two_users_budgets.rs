@@ -31,15 +31,10 @@ fn one_user_leaves_descriptors_for_others() {
     let agent = service("ulimit -n 800", &[]);
     let file = memory(b"x");
     let fd = file.as_raw_fd();
-    let mut body = NicOpen {
-        provider: [0; PROVIDER_BYTES],
-        host_len: 1,
-        reserved: [0; 3],
-        host: [0; HOST_BYTES_MAX],
-        link: 0,
+    let body = NicOpen {
         data_address: DataAddress::NONE,
+        ..nic_open("x", &[0])
     };
-    body.provider[0] = b'x';
     let mut taken = Vec::new();
     let refused = 'all: loop {
         let mut mallory = match try_client(&agent, MALLORY) {
@@ -81,32 +76,13 @@ fn one_user_leaves_descriptors_for_others() {
 
 /// An agent in a network namespace, whose members of the group `daemon` get data sockets; and the group.
 fn service_on_a_link() -> Option<(Namespaces, Daemon, libc::gid_t)> {
-    let hosts = Namespaces::pair()
-        .map_err(|why| println!("SKIP network namespaces: {why}"))
-        .ok()?;
+    let hosts = hosts()?;
     let Ok(Some(group)) = nix::unistd::Group::from_name("daemon") else {
         println!("SKIP no group daemon");
         return None;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open_to_all).unwrap();
-    let socket = folder.path().join("agent");
-    let child = hosts
-        .command(0, env!("CARGO_BIN_EXE_vipkad"))
-        .arg("--socket")
-        .arg(&socket)
-        .args(["--system", "--link-group", "daemon"])
-        .stdin(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let agent = Daemon {
-        child,
-        socket,
-        folder,
-        network: Some(hosts.name(0).to_owned()),
-        user: None,
-    };
+    let agent = Daemon::start_on(&hosts, 0, &["--system", "--link-group", "daemon"]);
+    agent.open_to_all();
     Some((hosts, agent, group.gid.as_raw()))
 }
 
@@ -116,22 +92,9 @@ fn on_the_link(agent: &Daemon, user: u32, group: libc::gid_t) -> (Client, u64) {
     let of_user = || as_user_in(user, group, || Client::connect(&socket)).unwrap();
     let mut client = agent.inside(of_user);
     client.hello();
-    let mut body = LinkOpen {
-        interface: [0; LINK_BYTES],
-    };
-    body.interface[..INTERFACE.len()].copy_from_slice(INTERFACE.as_bytes());
-    let link: LinkOpened = client.ask(Op::LINK_OPEN, &body).body();
-    let mut body = NicOpen {
-        provider: [0; PROVIDER_BYTES],
-        host_len: link.host_len,
-        reserved: [0; 3],
-        host: link.host,
-        link: link.link,
-        data_address: DataAddress::NONE,
-    };
-    body.provider[0] = b'x';
-    let nic = client.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
-    (client, nic)
+    let link: LinkOpened = client.link(Op::LINK_OPEN, INTERFACE).body();
+    let nic = client.ask(Op::NIC_OPEN, &nic_on("x", &link));
+    (client, nic.body::<NicOpened>().nic)
 }
 
 #[test]

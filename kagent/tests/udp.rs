@@ -21,46 +21,12 @@ use vipl_netns::{INTERFACE, Namespaces};
 /// The well-known port of an agent.
 const PORT: u16 = 34_998;
 
-/// Two hosts, or the reason why they cannot be made.
-fn hosts() -> Option<Namespaces> {
-    Namespaces::pair()
-        .map_err(|why| println!("SKIP network namespaces: {why}"))
-        .ok()
-}
-
 fn agent(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("agent");
-    let child = hosts
-        .command(host, env!("CARGO_BIN_EXE_vipkad"))
-        .arg("--socket")
-        .arg(&socket)
-        .args(options)
-        .env_remove("VIPL_UDP_PORT")
-        .env_remove("VIPL_SECRET_FILE")
-        .env_remove("VIPL_UDP_FROM")
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    Daemon {
-        child,
-        socket,
-        folder,
-        network: Some(hosts.name(host).to_owned()),
-        user: None,
-    }
+    Daemon::start_on(hosts, host, options)
 }
 
 fn link(client: &mut Client, argument: &str) -> Reply {
-    about(client, Op::LINK_OPEN, &format!("udp:{argument}"))
-}
-
-fn about(client: &mut Client, op: Op, name: &str) -> Reply {
-    let mut body = LinkOpen {
-        interface: [0; LINK_BYTES],
-    };
-    body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    client.ask(op, &body)
+    client.link(Op::LINK_OPEN, &format!("udp:{argument}"))
 }
 
 /// A NIC on a link, and the agent's description of the link.
@@ -68,17 +34,8 @@ fn open(client: &mut Client, argument: &str) -> (u64, LinkOpened) {
     let reply = link(client, argument);
     assert_eq!(reply.op, Op::LINK_OPENED, "{argument}: {reply:?}");
     let opened: LinkOpened = reply.body();
-    let mut body = NicOpen {
-        provider: [0; PROVIDER_BYTES],
-        host_len: opened.host_len,
-        reserved: [0; 3],
-        host: opened.host,
-        link: opened.link,
-        data_address: DataAddress::NONE,
-    };
-    body.provider[..2].copy_from_slice(b"ip");
-    let nic = client.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
-    (nic, opened)
+    let nic = client.ask(Op::NIC_OPEN, &nic_on("ip", &opened));
+    (nic.body::<NicOpened>().nic, opened)
 }
 
 fn address(opened: &LinkOpened) -> &[u8] {
@@ -214,7 +171,7 @@ fn only_agents_with_the_same_secret_connect() {
         |host, file: &PathBuf| agent(&hosts, host, &["--secret-file", file.to_str().unwrap()]);
     let server = with(1, &right);
     let client = with(0, &right);
-    let sealed = about(&mut client.client(), Op::LINK_ASK, "sealed-udp:");
+    let sealed = client.client().link(Op::LINK_ASK, "sealed-udp:");
     assert_eq!(sealed.status, Status::OK);
     let seals = [(); 3].map(|()| connects((&client, ""), (&server, "")).unwrap());
     assert!(seals[0] != seals[1] && seals[1] != seals[2] && seals[0] != seals[2]);
@@ -257,7 +214,7 @@ fn an_agent_without_a_secret_serves_no_one_who_has_one() {
     let agent = agent(&hosts, 0, &[]);
     let mut client = agent.client();
     for op in [Op::LINK_OPEN, Op::LINK_ASK] {
-        let reply = about(&mut client, op, "sealed-udp:");
+        let reply = client.link(op, "sealed-udp:");
         assert_eq!(reply.status, Status::NOT_SEALED);
     }
 }
@@ -528,7 +485,7 @@ fn a_process_of_another_network_namespace_gets_no_socket() {
     outside.hello();
     for name in ["udp:", "udp:127.0.0.1", INTERFACE] {
         for op in [Op::LINK_OPEN, Op::LINK_ASK] {
-            let reply = about(&mut outside, op, name);
+            let reply = outside.link(op, name);
             assert_eq!(reply.status, Status::OTHER_NETWORK, "{name}");
             assert!(reply.fds.is_empty());
         }
@@ -655,16 +612,8 @@ fn the_next_agent_takes_over_the_data_sockets_of_the_last_one() {
     );
     let twice = adopt(&mut process, &opened, &fds);
     assert_eq!(twice.status, Status::INVALID, "it belongs to one NIC");
-    let mut body = NicOpen {
-        provider: [0; PROVIDER_BYTES],
-        host_len: taken.host_len,
-        reserved: [0; 3],
-        host: taken.host,
-        link: taken.link,
-        data_address: DataAddress::NONE,
-    };
-    body.provider[..2].copy_from_slice(b"ip");
-    let nic = process.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
+    let nic = process.ask(Op::NIC_OPEN, &nic_on("ip", &taken));
+    let nic = nic.body::<NicOpened>().nic;
     let wait = process.wait(nic, b"here");
     // Another host reaches it at the known address.
     let other = agent(&hosts, 1, &[]);

@@ -32,6 +32,17 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
     body
 }
 
+/// A NIC on a link.
+pub fn nic_on(name: &str, opened: &LinkOpened) -> NicOpen {
+    NicOpen {
+        host_len: opened.host_len,
+        host: opened.host,
+        link: opened.link,
+        data_address: DataAddress::NONE,
+        ..nic_open(name, &[])
+    }
+}
+
 pub fn device_open(name: &str) -> DeviceOpen {
     let mut device = [0; DEVICE_BYTES];
     device[..name.len()].copy_from_slice(name.as_bytes());

@@ -1,5 +1,5 @@
 //! A real `vipkad` on a socket of its own, and real clients of it.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, unused_imports, clippy::unwrap_used)]
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,11 +15,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::*;
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
+use vipl_netns::Namespaces;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[path = "../bodies/mod.rs"]
 mod bodies;
-pub use bodies::attributes;
+pub use bodies::{attributes, nic_on, nic_open};
 
 /// Bounds every wait; nothing here takes even a fraction of it.
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -32,6 +33,13 @@ pub struct Daemon {
     pub network: Option<String>,
     /// Their user, if it is not that of the test.
     pub user: Option<u32>,
+}
+
+/// Two hosts, or the reason why they cannot be made.
+pub fn hosts() -> Option<Namespaces> {
+    Namespaces::pair()
+        .map_err(|why| println!("SKIP network namespaces: {why}"))
+        .ok()
 }
 
 pub fn vipkad(socket: &Path, args: &[&str]) -> Command {
@@ -61,6 +69,36 @@ impl Daemon {
             network: None,
             user: None,
         }
+    }
+
+    /// An agent on a host; its socket is a path visible in every namespace.
+    pub fn start_on(hosts: &Namespaces, host: usize, args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent");
+        let child = hosts
+            .command(host, env!("CARGO_BIN_EXE_vipkad"))
+            .arg("--socket")
+            .arg(&socket)
+            .args(args)
+            .env_remove("VIPL_UDP_PORT")
+            .env_remove("VIPL_SECRET_FILE")
+            .env_remove("VIPL_UDP_FROM")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Daemon {
+            child,
+            socket,
+            folder,
+            network: Some(hosts.name(host).to_owned()),
+            user: None,
+        }
+    }
+
+    /// Lets all users reach its socket.
+    pub fn open_to_all(&self) {
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.folder.path(), everybody).unwrap();
     }
 
     pub fn pid(&self) -> u32 {
@@ -225,18 +263,8 @@ impl Client {
 
     pub fn call<T: IntoBytes + Immutable>(&mut self, op: Op, body: &T, fds: &[RawFd]) -> u64 {
         self.last_id += 1;
-        let length = body.as_bytes().len() as u32;
         let id = self.last_id;
-        let header = Header {
-            magic: MAGIC,
-            version: VERSION,
-            op: op.0,
-            length,
-            status: 0,
-            id,
-        };
-        self.raw(&[header.as_bytes(), body.as_bytes()].concat(), fds)
-            .unwrap();
+        self.raw(&bodies::packet(op, id, body), fds).unwrap();
         id
     }
 
@@ -293,17 +321,16 @@ impl Client {
     }
 
     pub fn call_open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
-        let mut body = NicOpen {
-            provider: [0; PROVIDER_BYTES],
-            host_len: host.len() as u16,
-            reserved: [0; 3],
-            host: [0; HOST_BYTES_MAX],
-            link: 0,
+        let body = NicOpen {
             data_address: DataAddress::NONE,
+            ..nic_open("test", host)
         };
-        body.provider[..4].copy_from_slice(b"test");
-        body.host[..host.len()].copy_from_slice(host);
         self.call(Op::NIC_OPEN, &body, fds)
+    }
+
+    /// Asks for a link, or about one.
+    pub fn link(&mut self, op: Op, name: &str) -> Reply {
+        self.ask(op, &bodies::link_open(name))
     }
 
     pub fn open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
@@ -312,30 +339,17 @@ impl Client {
     }
 
     pub fn wait(&mut self, nic: u64, disc: &[u8]) -> u64 {
-        let local = Point::new(b"", disc).unwrap();
-        self.call(
-            Op::WAIT,
-            &Wait {
-                nic,
-                timeout_ms: u64::MAX,
-                local,
-                reserved: 0,
-            },
-            &[],
-        )
+        self.call(Op::WAIT, &bodies::wait(nic, disc, u64::MAX), &[])
     }
 
     pub fn request(&mut self, nic: u64, host: &[u8], disc: &[u8], grace_ms: u64) -> u64 {
         let body = Request {
-            nic,
             vi: 1,
             timeout_ms: u64::MAX,
             grace_ms,
             segment_bytes: 10_000,
-            reserved: 0,
-            attributes: attributes(),
             local: Point::new(b"", b"me").unwrap(),
-            remote: Point::new(host, disc).unwrap(),
+            ..bodies::request(nic, host, disc)
         };
         self.call(Op::REQUEST, &body, &[])
     }
@@ -352,11 +366,8 @@ impl Client {
     pub fn accept(&mut self, wait: u64) -> Reply {
         let connection = self.reply(wait).body::<Incoming>().connection;
         let body = Accept {
-            connection,
             vi: 2,
-            attributes: attributes(),
-            segment_bytes: 0,
-            reserved: 0,
+            ..bodies::accept(connection)
         };
         let reply = self.ask(Op::ACCEPT, &body);
         assert_eq!(reply.op, Op::CONNECTED);
