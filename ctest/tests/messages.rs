@@ -64,6 +64,7 @@ fn said() -> BTreeMap<String, &'static str> {
             ("log::warn!(", "warn", 1),
             ("log::error!(", "error", 1),
             ("log_failure!(", "warn", 1),
+            ("log_mistake!(", "warn", 1),
             ("log.warn(", "warn", 1),
             ("log.error(", "error", 1),
             (".log(VIPL_LOG_WARN,", "warn", 0),

@@ -157,14 +157,22 @@ fn a_failing_call_leaves_one_line() {
     one_line("name", "warn", &["no.such.host.invalid"]);
 }
 
-/// A program may poll a stale handle; the log is not flooded.
+/// A program may poll a stale handle, or repeat another mistake; the log is not flooded.
 #[test]
-fn bad_handles_are_reported_ten_times_a_second() {
-    let calls = ["null"; 500];
-    let finished = failing("warn", &calls);
-    let lines = finished.log(&["warn"]).len();
-    assert!(lines >= 10, "{}", finished.report("lines"));
-    assert!(lines < 500, "{}", finished.report("a flood"));
+fn mistakes_are_reported_ten_times_a_second() {
+    for call in [
+        "null",
+        "range",
+        "region",
+        "free-region",
+        "free-stranger",
+        "alloc-none",
+    ] {
+        let finished = failing("warn", &[call; 500]);
+        let lines = finished.log(&["warn"]).len();
+        assert!(lines >= 10, "{}", finished.report(call));
+        assert!(lines < 500, "{}", finished.report(call));
+    }
 }
 
 /// Every exported function is in the trace of the test programs, with its result.

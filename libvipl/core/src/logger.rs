@@ -9,7 +9,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use vipl_sys::stderr::without_signal;
 use vipl_sys::{cancel, stderr};
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 
 use crate::settings::Settings;
@@ -201,6 +201,33 @@ macro_rules! log_failure {
     };
 }
 pub(crate) use log_failure;
+
+/// Maximum lines per second and process about bad arguments: an application may poll a stale handle.
+const MISTAKES_PER_SECOND: u32 = 10;
+
+/// Whether a line about a bad argument may be logged now.
+#[cold]
+pub(crate) fn may_log_mistake() -> bool {
+    static SECOND: AtomicU64 = AtomicU64::new(u64::MAX);
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    let now = crate::clock::now_ns() / 1_000_000_000;
+    if SECOND.swap(now, Ordering::Relaxed) != now {
+        LINES.store(0, Ordering::Relaxed);
+    }
+    LINES.fetch_add(1, Ordering::Relaxed) < MISTAKES_PER_SECOND
+}
+
+/// Logs that an argument of a call cannot be right, as a warning, or not at all beyond the limit.
+macro_rules! log_mistake {
+    ($target:literal, $($text:tt)*) => {
+        if crate::logger::may_log_mistake() {
+            log::warn!(target: $target, $($text)*)
+        } else {
+            crate::logger::mark_logged(log::Level::Warn)
+        }
+    };
+}
+pub(crate) use log_mistake;
 
 /// Logs the first use of a leniency of the compatible mode (spec §17), once per place.
 macro_rules! log_leniency {

@@ -11,6 +11,7 @@ use vipl_abi::VIP_PVOID;
 use vipl_sys::memory_file::{self, MemoryFile, page_size};
 
 use crate::error::Error;
+use crate::logger::log_mistake;
 use crate::sync::Mutex;
 
 /// The memory of a process that `vipl_alloc` has given and `vipl_free` has not got.
@@ -69,12 +70,18 @@ impl Allocated {
     pub(super) fn allocate(&self, length: u64) -> Result<VIP_PVOID, Error> {
         let bytes = length.checked_next_multiple_of(page_size());
         let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
-            log::warn!(target: "mem", "vipl_alloc: {length} bytes cannot be allocated: the length is 0 or too large");
+            log_mistake!(
+                "mem",
+                "vipl_alloc: {length} bytes cannot be allocated: the length is 0 or too large"
+            );
             return Err(Error::InvalidParameter);
         };
         let mut state = self.state.lock();
         let (address, place) = state.map(bytes).map_err(|error| {
-            log::warn!(target: "mem", "vipl_alloc: there are no {bytes} bytes of memory: {error}");
+            log_mistake!(
+                "mem",
+                "vipl_alloc: there are no {bytes} bytes of memory: {error}"
+            );
             Error::Resource
         })?;
         let block = Block {
@@ -93,15 +100,15 @@ impl Allocated {
         let mut state = self.state.lock();
         let at = address.addr() as u64;
         let Some(block) = state.blocks.get(&at) else {
-            log::warn!(
-                target: "mem",
+            log_mistake!(
+                "mem",
                 "vipl_free: {address:?} is no address that vipl_alloc gave, or is free already"
             );
             return Err(Error::InvalidParameter);
         };
         if block.regions > 0 {
-            log::warn!(
-                target: "mem",
+            log_mistake!(
+                "mem",
                 "vipl_free: {} regions have memory of {address:?}: call VipDeregisterMem first; it is not freed",
                 block.regions
             );

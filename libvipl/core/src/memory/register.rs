@@ -12,8 +12,7 @@ use super::mapped::is_mapped;
 use super::table::{Access, Unknown, tag_name};
 use super::tags::Ptags;
 use crate::error::Error;
-use crate::logger::log_failure;
-use crate::logger::log_leniency;
+use crate::logger::{log_failure, log_leniency, log_mistake};
 use crate::nic::{self, Nic};
 use crate::vi::of_nic;
 
@@ -89,8 +88,8 @@ pub(crate) fn register_on(
     let wraps = address.addr().checked_add(length as usize).is_none();
     let (base, length) = (address.addr() as u64, length as u64);
     if base == 0 || length == 0 || wraps {
-        log::warn!(
-            target: "mem",
+        log_mistake!(
+            "mem",
             "cannot register {length} bytes at {base:#x}: the range is empty, begins at 0 or wraps around"
         );
         return Err(Error::InvalidParameter);
@@ -106,8 +105,8 @@ pub(crate) fn register_on(
     }
     let held = nic.process.allocated.hold(base..base + length);
     if !is_mapped(base, length) {
-        log::warn!(
-            target: "mem",
+        log_mistake!(
+            "mem",
             "cannot register {length} bytes at {base:#x}: not all of these pages are mapped; is the length right, was the memory freed? (/proc/{}/maps)",
             std::process::id()
         );
@@ -116,10 +115,12 @@ pub(crate) fn register_on(
     let mut memory = nic.memory.lock();
     let Memory { regions, ptags, .. } = &mut *memory;
     if regions.bytes() + length > nic.info.register_bytes_max {
-        log::warn!(
-            target: "mem",
+        log_failure!(
+            "mem",
+            nic.handle.addr(),
             "cannot register {length} bytes: {} of {} are registered (setting max_register_bytes)",
-            regions.bytes(), nic.info.register_bytes_max
+            regions.bytes(),
+            nic.info.register_bytes_max
         );
         return Err(Error::Resource);
     }
@@ -173,8 +174,9 @@ fn add_to_plugin(
     if status == VIPL_OK {
         return Ok(());
     }
-    log::warn!(
-        target: "mem",
+    log_failure!(
+        "mem",
+        nic.handle.addr(),
         "{call}: the plug-in {} cannot use the {length} bytes at {base:#x} (status {status}): its device may be out of room for regions, or the process may not lock so much memory (ulimit -l)",
         nic.plugin.name
     );
@@ -185,12 +187,12 @@ fn add_to_plugin(
 #[cold]
 fn no_region(call: &str, address: VIP_PVOID, handle: u32, unknown: &Unknown) -> Error {
     match unknown {
-        Unknown::Handle => log::warn!(
-            target: "mem",
+        Unknown::Handle => log_mistake!(
+            "mem",
             "{call}: the memory handle {handle:#x} names no region of this NIC handle; was it deregistered, or registered on another one?"
         ),
-        Unknown::Address(first, end) => log::warn!(
-            target: "mem",
+        Unknown::Address(first, end) => log_mistake!(
+            "mem",
             "{call}: {address:?} does not belong to the region {handle:#x}, which is {first:#x} to {end:#x}"
         ),
     }

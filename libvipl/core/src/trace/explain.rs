@@ -1,21 +1,16 @@
 //! Why a call failed, if no inner function has logged it: usually an invalid argument.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vipl_abi::{VIP_NIC_HANDLE, VIP_RETURN};
 
 use super::{Call, TARGET};
-use crate::clock;
 use crate::connect;
 use crate::cq;
 use crate::logger::{self, log_failure};
 use crate::nic;
 use crate::object::handle::{self, Kind};
 use crate::vi::{self, state};
-
-/// Maximum lines per second and process about bad arguments: an application may poll a stale handle.
-const LINES_PER_SECOND: u32 = 10;
 
 /// Arguments that may be NULL.
 const MAY_BE_NULL: [&str; 8] = [
@@ -36,7 +31,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         VIP_RETURN::VIP_INVALID_PARAMETER | VIP_RETURN::VIP_INVALID_PTAG
     ) && let Some(fault) = bad_argument(call)
     {
-        if !may_log() {
+        if !logger::may_log_mistake() {
             return;
         }
         // This is how a thread that waits on an object learns that it was destroyed.
@@ -96,17 +91,6 @@ fn is_data(name: &str) -> bool {
     ["VipSend", "VipRecv", "VipPost"]
         .iter()
         .any(|start| name.starts_with(start))
-}
-
-/// Limits the number of lines per second.
-fn may_log() -> bool {
-    static SECOND: AtomicU64 = AtomicU64::new(u64::MAX);
-    static LINES: AtomicU32 = AtomicU32::new(0);
-    let now = clock::now_ns() / 1_000_000_000;
-    if SECOND.swap(now, Ordering::Relaxed) != now {
-        LINES.store(0, Ordering::Relaxed);
-    }
-    LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND
 }
 
 /// Kind of object that an argument of this name refers to.
