@@ -38,7 +38,7 @@ pub struct Clan;
 
 impl Provider for Clan {
     const NAME: &'static CStr = NAME;
-    const VERSION: &'static CStr = c"0.1.0";
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[
         settings::bytes(
             c"transfer_max",

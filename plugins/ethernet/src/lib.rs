@@ -83,7 +83,7 @@ pub struct Ethernet<C>(PhantomData<C>);
 
 impl<C: Card> Provider for Ethernet<C> {
     const NAME: &'static CStr = C::NAME;
-    const VERSION: &'static CStr = c"0.1.0";
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = C::SETTINGS;
     type Nic = EthernetNic;
 

@@ -80,7 +80,7 @@ pub struct Loopback;
 
 impl Provider for Loopback {
     const NAME: &'static CStr = NAME;
-    const VERSION: &'static CStr = c"0.1.0";
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[
         settings::boolean(
             c"single_copy",

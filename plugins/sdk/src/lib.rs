@@ -29,6 +29,19 @@ pub use vipl_rules::port::{Entry, Port, Queue, Room, Source};
 pub use vipl_rules::{host_table, kit, posted as descriptor, region, words};
 pub use vipl_sys::{futex, shm, thread};
 
+/// The version of the crate that uses it, for [`Provider::VERSION`] and [`layer::Layer::VERSION`].
+#[macro_export]
+macro_rules! version {
+    () => {
+        match ::std::ffi::CStr::from_bytes_with_nul(
+            concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes(),
+        ) {
+            Ok(version) => version,
+            Err(_) => c"",
+        }
+    };
+}
+
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`]. Behind the colon stand the capabilities of its NIC, which are
 /// the names of their traits: [`Ready`], [`Sleep`], [`Regions`], [`OwnTable`].
 ///

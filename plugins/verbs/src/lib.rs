@@ -74,7 +74,7 @@ pub struct Verbs;
 
 impl Provider for Verbs {
     const NAME: &'static CStr = NAME;
-    const VERSION: &'static CStr = c"0.1.0";
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     type Nic = nic::VerbsNic;
 
     /// Names of RDMA devices, and those of interfaces and of the best device where the hardware there is up. Software is

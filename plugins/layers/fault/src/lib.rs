@@ -21,11 +21,7 @@ pub struct Fault {
 
 impl Layer for Fault {
     const NAME: &'static CStr = c"fault";
-    const VERSION: &'static CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => c"",
-        };
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[settings::text(
         c"fault",
         c"rules",

@@ -40,11 +40,7 @@ pub struct Record {
 
 impl Layer for Record {
     const NAME: &'static CStr = c"record";
-    const VERSION: &'static CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => c"",
-        };
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[
         settings::text(
             c"file",

@@ -40,11 +40,7 @@ pub struct Trace {
 
 impl Layer for Trace {
     const NAME: &'static CStr = c"trace";
-    const VERSION: &'static CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => c"",
-        };
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[settings::text(
         c"file",
         c"path",

@@ -28,11 +28,7 @@ use validate::{Validate, does};
 
 impl Layer for Validate {
     const NAME: &'static CStr = c"validate";
-    const VERSION: &'static CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => c"",
-        };
+    const VERSION: &'static CStr = vipl_plugin_sdk::version!();
     const SETTINGS: &'static [Setting] = &[settings::text(
         c"silence",
         c"findings",
