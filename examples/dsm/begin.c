@@ -64,6 +64,21 @@ VIP_MEM_HANDLE register_memory(void *at, size_t bytes, int for_peers)
     return handle;
 }
 
+VIP_VI_HANDLE create_vi(VIP_CQ_HANDLE receives, int reads)
+{
+    VIP_VI_ATTRIBUTES attributes;
+    VIP_VI_HANDLE vi;
+
+    memset(&attributes, 0, sizeof attributes);
+    attributes.ReliabilityLevel = VIP_SERVICE_RELIABLE_RECEPTION;
+    attributes.MaxTransferSize = job.attributes.MaxTransferSize;
+    attributes.Ptag = job.tag;
+    attributes.EnableRdmaWrite = VIP_TRUE;
+    attributes.EnableRdmaRead = reads ? VIP_TRUE : VIP_FALSE;
+    MUST(VipCreateVi(job.nic, &attributes, NULL, receives, &vi));
+    return vi;
+}
+
 /* Memory of vipl_alloc, which peers on this host reach fastest, is shared memory: mremap with an old size of 0 maps it a second
  * time. */
 static void open_memory(size_t bytes)

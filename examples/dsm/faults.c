@@ -26,5 +26,7 @@ void faults_open(void)
         if (wanted != NULL)
             job_fail("DSM_FAULTS=%s: this system does not permit it", wanted);
     }
+    if (wanted == NULL)
+        job_fail("this system permits neither page faults by signal nor by userfaultfd");
     job_fail("DSM_FAULTS=%s: it is signal or userfaultfd", wanted);
 }

@@ -51,6 +51,9 @@ void unmap_memory(void *at, size_t bytes);
 int start_thread(pthread_t *thread, void *(*run)(void *));
 VIP_MEM_HANDLE register_memory(void *at, size_t bytes, int for_peers);
 
+/* A VI to another rank, which may write to what is registered for peers, and read if `reads`. */
+VIP_VI_HANDLE create_vi(VIP_CQ_HANDLE receives, int reads);
+
 /* ---- costs (report.c) --------------------------------------------------------------------------------------- */
 
 /* What dsm has done on this rank, for dsm_report. */

@@ -310,7 +310,6 @@ static size_t bytes_of_slots(void) { return (SLOTS + SENDS) * sizeof(slot); }
 
 static void create_peer(peer *p)
 {
-    VIP_VI_ATTRIBUTES attributes;
     int i;
 
     p->receives = map_memory(bytes_of_slots());
@@ -318,12 +317,7 @@ static void create_peer(peer *p)
     p->slot_memory = register_memory(p->receives, bytes_of_slots(), 0);
     p->inbox = map_memory(2 * most);
     p->inbox_memory = register_memory(p->inbox, 2 * most, 1);
-    memset(&attributes, 0, sizeof attributes);
-    attributes.ReliabilityLevel = VIP_SERVICE_RELIABLE_RECEPTION;
-    attributes.MaxTransferSize = job.attributes.MaxTransferSize;
-    attributes.Ptag = job.tag;
-    attributes.EnableRdmaWrite = VIP_TRUE;
-    MUST(VipCreateVi(job.nic, &attributes, NULL, cq, &p->vi));
+    p->vi = create_vi(cq, 0);
     VipSetUserData(p->vi, p);
     for (i = 0; i < SLOTS; i++)
         post_receive(p, &p->receives[i]);

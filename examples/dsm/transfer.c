@@ -31,17 +31,10 @@ int transfer_can_read(void)
 void transfer_open(int rank)
 {
     channel *c = &channels[rank];
-    VIP_VI_ATTRIBUTES attributes;
 
     if (opened++ == 0)
         ring_memory = register_memory(channels, sizeof channels, 0);
-    memset(&attributes, 0, sizeof attributes);
-    attributes.ReliabilityLevel = VIP_SERVICE_RELIABLE_RECEPTION;
-    attributes.MaxTransferSize = job.attributes.MaxTransferSize;
-    attributes.Ptag = job.tag;
-    attributes.EnableRdmaWrite = VIP_TRUE;
-    attributes.EnableRdmaRead = transfer_can_read() ? VIP_TRUE : VIP_FALSE;
-    MUST(VipCreateVi(job.nic, &attributes, NULL, NULL, &c->vi));
+    c->vi = create_vi(NULL, transfer_can_read());
     job_call(c->vi, rank, 1);
 }
 
