@@ -13,6 +13,9 @@ use crate::{Error, Result};
 /// Milliseconds that a connection may take.
 pub const CONNECT_MS: u64 = 10_000;
 
+/// What to do where no server answers.
+const START: &str = "start this tool without HOST there first, with the same -d and -p";
+
 /// Which side of a measurement this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -116,17 +119,15 @@ impl Rendezvous<'_> {
                 Err(error) => {
                     let host = host_text(self.nic.attributes(), self.remote_host);
                     let is_here = self.remote_host == self.nic.attributes().address;
+                    let as_user = if is_here { ", as the same user" } else { "" };
                     let advice = match error.code() {
-                        Some(Code::NoMatch | Code::Timeout) if is_here => {
-                            ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
+                        Some(Code::Timeout) if !is_here => {
+                            format!(": no answer; check that the host can be reached, and {START}")
                         }
-                        Some(Code::NoMatch) => {
-                            ": no server is waiting there; start this tool without HOST there first, with the same -d and -p"
+                        Some(Code::NoMatch | Code::Timeout) => {
+                            format!(": no server is waiting there; {START}{as_user}")
                         }
-                        Some(Code::Timeout) => {
-                            ": no answer; check that the host can be reached, and start this tool without HOST there first, with the same -d and -p"
-                        }
-                        _ => "",
+                        _ => String::new(),
                     };
                     return Err(error.context(format!("to {host}{advice}")));
                 }
