@@ -12,7 +12,7 @@ use crate::workspace::have;
 /// Columns of a terminal.
 const COLUMNS: usize = 80;
 /// Pages of other packages begin otherwise.
-const OURS: [&str; 2] = ["Vip", "vip"];
+const OURS: [&str; 3] = ["Vip", "vip", "VIP_"];
 
 /// Checks the pages, which are in a folder.
 pub(super) fn all(pages: &[Page], folder: &Path) -> Result {
@@ -62,8 +62,7 @@ fn dead_references(pages: &[Page]) -> Vec<String> {
             let Ok(section) = section.parse::<u8>() else {
                 continue;
             };
-            let is_ours =
-                OURS.iter().any(|begin| name.starts_with(begin)) || name.starts_with("VIP_");
+            let is_ours = OURS.iter().any(|begin| name.starts_with(begin));
             if is_ours && !known.contains(&(name.as_str(), section)) {
                 bad.push(format!(
                     "{}({}): there is no {name}({section})",

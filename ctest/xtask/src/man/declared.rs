@@ -156,13 +156,13 @@ impl<'a> Reader<'a> {
                 let at = inner.rfind([' ', '*']).map_or(0, |at| at + 1);
                 (&inner[at..], inner[..at].trim_end())
             };
-            let (name, size) = match name.split_once('[') {
-                Some((name, _)) => (name, &inner[inner.find('[').unwrap_or(inner.len())..]),
-                None => (name, ""),
+            let (name, more) = match name.split_once('[') {
+                Some((name, size)) => (name, format!("{more}[{size}")),
+                None => (name, more.to_owned()),
             };
             items.push(Item {
                 name: name.to_owned(),
-                more: format!("{more}{}", size.trim_end_matches(';')),
+                more,
                 about: joined(&std::mem::take(&mut self.comment)),
             });
         }
