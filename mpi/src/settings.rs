@@ -81,7 +81,7 @@ const DECLARED: [(&CStr, c_int, &CStr); 8] = [
     (
         c"rdm",
         FI_PARAM_INT,
-        c"1: offer messages with tags without ofi_rxm, to programs that need nothing else (default: 0)",
+        c"0: no messages with tags without ofi_rxm; otherwise programs that need nothing else are offered them (default: 1)",
     ),
     (
         c"library",
@@ -166,7 +166,7 @@ impl Settings {
             level,
             connect_timeout: milliseconds("CONNECT_TIMEOUT", 10_000),
             linger: milliseconds("LINGER", 1_000),
-            rdm: number("RDM", 0, 0, 1) != 0,
+            rdm: number("RDM", 1, 0, 1) != 0,
         }
     }
 }

@@ -29,8 +29,10 @@ fn a_receiver_that_is_late() {
         return;
     };
     for device in ["via_lo", "clan:", "sim:seed=7,loss=0.01"] {
-        let finished = Job::new(device, RANKS, &program).arg("late").run();
-        expect_ok(&finished, device);
+        for rdm in ["1", "0"] {
+            let job = Job::new(device, RANKS, &program).env("FI_VIPL_RDM", rdm);
+            expect_ok(&job.arg("late").run(), device);
+        }
     }
 }
 
@@ -39,9 +41,9 @@ fn a_receiver_that_never_receives_and_ends_the_job() {
     let Some(program) = program("faults") else {
         return;
     };
-    for device in ["via_lo", "clan:"] {
-        let finished = Job::new(device, RANKS, &program).arg("never").run();
-        expect_end(&finished, device);
+    for (device, rdm) in [("via_lo", "1"), ("via_lo", "0"), ("clan:", "1")] {
+        let job = Job::new(device, RANKS, &program).env("FI_VIPL_RDM", rdm);
+        expect_end(&job.arg("never").run(), device);
     }
 }
 

@@ -22,7 +22,6 @@ fn prepare() {
             std::env::set_var("FI_VIPL_LIBRARY", library);
             std::env::set_var("VIPL_AGENT", agent.socket());
             std::env::set_var("FI_VIPL_CONNECT_TIMEOUT", "500");
-            std::env::set_var("FI_VIPL_RDM", "1");
             if std::env::var_os("FI_VIPL_DEVICE").is_none() {
                 std::env::set_var("FI_VIPL_DEVICE", "via_lo");
             }
