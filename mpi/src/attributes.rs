@@ -337,10 +337,10 @@ impl Offer {
             let i = &mut *info;
             let (t, r) = (&mut *i.tx_attr, &mut *i.rx_attr);
             let (e, d) = (&mut *i.ep_attr, &mut *i.domain_attr);
-            let both = FI_TAGGED | FI_DIRECTED_RECV;
+            let both = FI_TAGGED | FI_MSG | FI_DIRECTED_RECV;
             i.caps = both | FI_SEND | FI_RECV | DOMAIN_CAPS;
             (i.mode, d.mr_mode) = (0, 0);
-            t.caps = FI_TAGGED | FI_SEND;
+            t.caps = FI_TAGGED | FI_MSG | FI_SEND;
             t.inject_size = INJECT.min(settings.chunk as usize - LONGEST_HEADER);
             r.caps = both | FI_RECV;
             (t.msg_order, r.msg_order) = (FI_ORDER_SAS, FI_ORDER_SAS);

@@ -1,4 +1,4 @@
-//! Endpoints for messages with tags, FI_EP_RDM: the object that libfabric sees, what suits it, its listener and its connections.
+//! Endpoints for messages with tags, and plain ones, FI_EP_RDM: the object that libfabric sees, what suits it, its listener and its connections.
 
 mod transfer;
 
@@ -63,7 +63,7 @@ pub(crate) unsafe fn suits(hints: *const fi_info) -> Result<(), &'static str> {
     let check = |holds: bool, reason: &'static str| if holds { Ok(()) } else { Err(reason) };
     // SAFETY: the caller's promise, here and below: members of hints are null or valid.
     let hints = unsafe { hints.as_ref() }.ok_or("no hints")?;
-    let caps = FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV | DOMAIN_CAPS;
+    let caps = FI_TAGGED | FI_MSG | FI_SEND | FI_RECV | FI_DIRECTED_RECV | DOMAIN_CAPS;
     check(hints.caps & FI_TAGGED != 0, "no messages with tags")?;
     check(hints.caps & !caps == 0, "capabilities")?;
     check(
@@ -135,7 +135,7 @@ pub(crate) unsafe fn open(
             },
             ops: &raw const EP_OPS,
             cm: &raw const CM_OPS,
-            msg: std::ptr::null(),
+            msg: &raw const transfer::MSG_OPS,
             rma: std::ptr::null(),
             tagged: &raw const transfer::TAGGED_OPS,
             atomic: std::ptr::null(),

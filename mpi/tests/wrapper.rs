@@ -158,8 +158,8 @@ fn open_mpi_makes_progress_by_its_calls() {
     }
 }
 
-/// Open MPI 4 takes the first offer, so that of `ofi_rxm` is kept from it unless the user wants it. Version 5 asks for more than
-/// messages with tags, and gets it.
+/// Open MPI takes the first offer, so that of `ofi_rxm` is kept from version 4 unless the user wants it, and from version 5 if the user
+/// does not want it.
 #[test]
 fn open_mpi_4_has_messages_with_tags_from_the_provider() {
     const EXCLUDED: &str = "OMPI_MCA_mtl_ofi_provider_exclude=vipl;ofi_rxm\n";
@@ -173,16 +173,30 @@ fn open_mpi_4_has_messages_with_tags_from_the_provider() {
         let finished = run(OPEN_MPI, environment);
         let passed = [EXCLUDED, "-x OMPI_MCA_mtl_ofi_provider_exclude "];
         let passed = passed.iter().all(|part| finished.stdout.contains(part))
-            && finished.stdout.contains("-x FI_VIPL_RDM ") == !environment.is_empty();
+            && finished.stdout.contains("-x FI_VIPL_RDM ") != environment.is_empty();
         assert!(passed, "{}", finished.report("Open MPI 4"));
     }
+    let finished = run(OPEN_MPI_5, &SET);
+    let passed = [
+        "FI_PROVIDER=^ofi_rxm\n",
+        "FI_VIPL_DEVICE=via_lo\n",
+        "OMPI_MCA_mtl_ofi_provider_include=vipl\n",
+        "-x OMPI_MCA_mtl_ofi_provider_include ",
+    ];
+    let passed = passed.iter().all(|part| finished.stdout.contains(part));
+    assert!(passed, "{}", finished.report("Open MPI 5"));
     for (version, environment) in [
         (OPEN_MPI, &[("FI_VIPL_RDM", "0")] as &[_]),
         (OPEN_MPI_5, &[]),
-        (OPEN_MPI_5, &SET),
+        (
+            OPEN_MPI_5,
+            &[("FI_VIPL_RDM", "1"), ("FI_PROVIDER", "vipl;ofi_rxm")],
+        ),
     ] {
         let other = run(version, environment);
-        let left = other.stderr.is_empty() && !other.stdout.contains(EXCLUDED);
+        let left = other.stderr.is_empty()
+            && !other.stdout.contains(EXCLUDED)
+            && !other.stdout.contains("^ofi_rxm");
         assert!(left, "{}", other.report(version));
     }
 }

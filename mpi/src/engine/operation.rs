@@ -22,7 +22,7 @@ pub(crate) enum Work {
         address: u64,
         key: u32,
     },
-    /// Offers a long message with a tag. Its end comes from the peer.
+    /// Offers a long message of FI_EP_RDM. Its end comes from the peer.
     Offer(ReadRequest),
     /// Reads one that the peer has offered; the context is the provider's.
     Pull {
@@ -46,7 +46,7 @@ impl Work {
     fn flags(self) -> u64 {
         match self {
             Work::Send => FI_SEND | FI_MSG,
-            Work::Offer(_) => FI_SEND | FI_TAGGED,
+            Work::Offer(_) => 0,
             Work::Pull { .. } => PULL,
             Work::Write { .. } => FI_WRITE | FI_RMA,
             Work::Read { .. } => READ_FLAGS,

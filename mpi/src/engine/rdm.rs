@@ -1,4 +1,5 @@
-//! Endpoints for messages with tags (FI_EP_RDM): posted receives, unexpected messages, and the connections that belong to them.
+//! Endpoints for messages with tags (FI_EP_RDM): posted receives, unexpected messages, and the connections that belong to them. Plain
+//! messages are those without a tag, and find receives without one.
 //!
 //! A connection is an [`Endpoint`](super::Endpoint) as for FI_EP_MSG. What it receives is matched here, at its first packet, and never
 //! waits in the VI: a message without a receive is copied, or, if it is long, only offered.
@@ -12,7 +13,7 @@ use super::queues::{Completion, Context};
 use super::reports::Reports;
 use crate::address::Address;
 use crate::attributes::RECEIVES;
-use crate::fi::{FI_ETRUNC, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED};
+use crate::fi::{FI_ETRUNC, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED};
 use crate::iov::Iov;
 use crate::packet::ReadRequest;
 use crate::slab::Id;
@@ -29,7 +30,8 @@ pub(crate) struct Posted {
     pub iov: Iov,
     /// The only peer whose messages it takes.
     pub from: Option<Address>,
-    pub tag: u64,
+    /// None: it takes plain messages.
+    pub tag: Option<u64>,
     /// Bits of the tag that may differ.
     pub ignore: u64,
     pub context: Context,
@@ -37,17 +39,27 @@ pub(crate) struct Posted {
     pub reported: bool,
 }
 
+/// The flag of completions of messages with such a tag.
+#[inline]
+pub(super) fn of_tag(tag: Option<u64>) -> u64 {
+    if tag.is_some() { FI_TAGGED } else { FI_MSG }
+}
+
 impl Posted {
     #[inline]
-    fn takes(&self, from: &Address, tag: u64) -> bool {
-        (self.tag ^ tag) & !self.ignore == 0 && self.from.as_ref().is_none_or(|own| own == from)
+    fn takes(&self, from: &Address, tag: Option<u64>) -> bool {
+        let suits = match (self.tag, tag) {
+            (Some(own), Some(tag)) => (own ^ tag) & !self.ignore == 0,
+            (own, tag) => own == tag,
+        };
+        suits && self.from.as_ref().is_none_or(|own| own == from)
     }
 
     /// Its completion by a message of so many bytes, of which so many were stored.
     #[inline]
     pub(super) fn completion(
         &self,
-        tag: u64,
+        tag: Option<u64>,
         data: Option<u64>,
         total: usize,
         stored: usize,
@@ -56,12 +68,12 @@ impl Posted {
         let with_data = data.map_or(0, |_| FI_REMOTE_CQ_DATA);
         (self.reported || missing > 0).then_some(Completion {
             context: self.context,
-            flags: FI_RECV | FI_TAGGED | with_data,
+            flags: FI_RECV | of_tag(tag) | with_data,
             len: stored,
             data: data.unwrap_or(0),
             error: if missing > 0 { FI_ETRUNC } else { 0 },
             missing,
-            tag,
+            tag: tag.unwrap_or(0),
         })
     }
 
@@ -69,12 +81,12 @@ impl Posted {
     pub(super) fn failure(&self, error: i32) -> Completion {
         Completion {
             context: self.context,
-            flags: FI_RECV | FI_TAGGED,
+            flags: FI_RECV | of_tag(self.tag),
             len: 0,
             data: 0,
             error,
             missing: 0,
-            tag: self.tag,
+            tag: self.tag.unwrap_or(0),
         }
     }
 }
@@ -83,7 +95,7 @@ impl Posted {
 pub(super) struct Message {
     pub from: Address,
     pub connection: Id,
-    pub tag: u64,
+    pub tag: Option<u64>,
     pub data: Option<u64>,
     pub body: Body,
 }
@@ -136,7 +148,7 @@ impl Rdm {
 
     /// The first receive that takes such a message.
     #[inline]
-    pub(super) fn posted_for(&mut self, from: &Address, tag: u64) -> Option<Posted> {
+    pub(super) fn posted_for(&mut self, from: &Address, tag: Option<u64>) -> Option<Posted> {
         let mut posted = self.posted.iter();
         let at = posted.position(|posted| posted.takes(from, tag))?;
         match at {
@@ -150,7 +162,7 @@ impl Rdm {
         &mut self,
         from: Address,
         connection: Id,
-        tag: u64,
+        tag: Option<u64>,
         data: Option<u64>,
         payload: Result<&[u8], ReadRequest>,
     ) -> bool {

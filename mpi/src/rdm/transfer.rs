@@ -1,6 +1,10 @@
-//! The calls of an endpoint for messages with tags, in their many forms.
+//! The calls of an endpoint for messages with tags and plain ones, in their many forms.
+
+mod plain;
 
 use std::ffi::{c_int, c_void};
+
+pub(super) use plain::MSG_OPS;
 
 use super::{RdmObject, object};
 use crate::engine::{Engine, Opaque, Posted, Probe, Route, TaggedSend};
@@ -8,7 +12,7 @@ use crate::fi::*;
 use crate::iov::Iov;
 use crate::object::{bytes, entry, entry_points, size};
 
-/// Their table.
+/// Messages with tags.
 pub(super) static TAGGED_OPS: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
     recv,
@@ -67,7 +71,7 @@ impl RdmObject {
         to: u64,
         buffer: *const c_void,
         length: usize,
-        tag: u64,
+        tag: Option<u64>,
         data: Option<u64>,
     ) -> isize {
         let short = entry(false, || {
@@ -77,8 +81,7 @@ impl RdmObject {
             engine.called();
             match engine.route(self.id, to) {
                 Ok(Route::Connection(id)) => {
-                    let sent =
-                        engine.with(id, |endpoint, _| endpoint.inject(bytes, data, Some(tag)));
+                    let sent = engine.with(id, |endpoint, _| endpoint.inject(bytes, data, tag));
                     sent == Some(true)
                 }
                 _ => false,
@@ -103,7 +106,7 @@ impl RdmObject {
     fn message(
         &self,
         iov: Option<Iov>,
-        tag: u64,
+        tag: Option<u64>,
         data: Option<u64>,
         context: *mut c_void,
     ) -> Option<TaggedSend> {
@@ -123,7 +126,7 @@ impl RdmObject {
         &self,
         iov: Option<Iov>,
         from: u64,
-        (tag, ignore): (u64, u64),
+        (tag, ignore): (Option<u64>, u64),
         context: *mut c_void,
         flags: u64,
     ) -> isize {
@@ -171,31 +174,31 @@ unsafe fn one(iov: Vector, descriptors: *const Ptr, count: usize) -> Option<Iov>
 
 entry_points! {
     recv(buffer: Ptr, length: usize, desc: Ptr, from: u64, tag: u64, ignore: u64, context: Ptr)
-        |ep| ep.receive(Some(Iov::one(buffer, length, desc)), from, (tag, ignore), context, ep.receive_flags);
+        |ep| ep.receive(Some(Iov::one(buffer, length, desc)), from, (Some(tag), ignore), context, ep.receive_flags);
     recvv(iov: Vector, desc: *const Ptr, count: usize, from: u64, tag: u64, ignore: u64, context: Ptr)
-        |ep| ep.receive(one(iov, desc, count), from, (tag, ignore), context, ep.receive_flags);
+        |ep| ep.receive(one(iov, desc, count), from, (Some(tag), ignore), context, ep.receive_flags);
     recvmsg(to: *const fi_msg_tagged, flags: u64)
         |ep| {
             let to = &*to;
-            ep.receive(one(to.msg_iov, to.desc, to.iov_count), to.addr, (to.tag, to.ignore), to.context, flags)
+            ep.receive(one(to.msg_iov, to.desc, to.iov_count), to.addr, (Some(to.tag), to.ignore), to.context, flags)
         };
 
     send(buffer: Source, length: usize, desc: Ptr, to: u64, tag: u64, context: Ptr)
-        |ep| ep.send(to, ep.message(Some(Iov::one(buffer, length, desc)), tag, None, context));
+        |ep| ep.send(to, ep.message(Some(Iov::one(buffer, length, desc)), Some(tag), None, context));
     sendv(iov: Vector, desc: *const Ptr, count: usize, to: u64, tag: u64, context: Ptr)
-        |ep| ep.send(to, ep.message(one(iov, desc, count), tag, None, context));
+        |ep| ep.send(to, ep.message(one(iov, desc, count), Some(tag), None, context));
     sendmsg(from: *const fi_msg_tagged, flags: u64)
         |ep| {
             let from = &*from;
             let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(from.data);
             let iov = one(from.msg_iov, from.desc, from.iov_count);
-            let message = ep.message(iov, from.tag, data, from.context);
+            let message = ep.message(iov, Some(from.tag), data, from.context);
             ep.send(from.addr, message.map(|message| TaggedSend { flags, ..message }))
         };
     senddata(buffer: Source, length: usize, desc: Ptr, data: u64, to: u64, tag: u64, context: Ptr)
-        |ep| ep.send(to, ep.message(Some(Iov::one(buffer, length, desc)), tag, Some(data), context));
+        |ep| ep.send(to, ep.message(Some(Iov::one(buffer, length, desc)), Some(tag), Some(data), context));
     inject(buffer: Source, length: usize, to: u64, tag: u64)
-        |ep| ep.inject(to, buffer, length, tag, None);
+        |ep| ep.inject(to, buffer, length, Some(tag), None);
     injectdata(buffer: Source, length: usize, data: u64, to: u64, tag: u64)
-        |ep| ep.inject(to, buffer, length, tag, Some(data));
+        |ep| ep.inject(to, buffer, length, Some(tag), Some(data));
 }

@@ -591,9 +591,70 @@ fn a_peer_that_makes_no_sense() {
     close_all(ends);
 }
 
-/// An endpoint for plain messages is rejected there, and does not wait.
+/// Messages without a tag find receives without one, short and long ones, before and after them; those with a tag pass by.
 #[test]
-fn plain_messages_are_not_for_them() {
+fn plain_messages_find_plain_receives() {
+    let world = World::new();
+    let ends = ends(&world, 2);
+    let (from, mut to, mut other) = (pattern(50_000), vec![0; 50_000], vec![0; 8]);
+    // SAFETY: open.
+    let [sender, receiver] = [0, 1].map(|at| unsafe { &*(*ends[at as usize].ep).msg });
+    for length in [0, 8, 16_000, 50_000] {
+        for late in [false, true] {
+            to.fill(0);
+            ends[1].receive(&mut other, FI_ADDR_UNSPEC, 0, u64::MAX, 3);
+            let (room, bytes) = (to.as_mut_ptr().cast(), from.as_ptr().cast());
+            let post = || {
+                // SAFETY: see `ends`; the memory stays until all has completed.
+                let code = unsafe {
+                    let (end, anyone) = (&ends[1], FI_ADDR_UNSPEC);
+                    (receiver.recv)(end.ep, room, length, null_mut(), anyone, context(2))
+                };
+                assert_eq!(code, 0);
+            };
+            if !late {
+                post();
+            }
+            let end = Instant::now() + Duration::from_secs(30);
+            // SAFETY: as above.
+            while unsafe {
+                (sender.senddata)(ends[0].ep, bytes, length, null_mut(), 9, 1, context(1))
+            } != 0
+            {
+                assert!(Instant::now() < end, "no connection");
+            }
+            ends[0].send(&from[..8], 1, 5, 4);
+            let mut arrived = vec![];
+            if late {
+                arrived.push(ends[1].completion());
+                post();
+            }
+            while arrived.len() < 2 {
+                arrived.push(ends[1].completion());
+            }
+            // A long one is read while the next one comes.
+            arrived.sort_by_key(|arrived| arrived.op_context as usize);
+            expect(&arrived[1], 3, 5, 8);
+            assert_eq!(
+                (arrived[0].op_context, arrived[0].len),
+                (context(2), length)
+            );
+            assert_eq!(arrived[0].flags, FI_RECV | FI_MSG | FI_REMOTE_CQ_DATA);
+            assert_eq!((arrived[0].tag, arrived[0].data), (0, 9));
+            assert!(to[..length] == from[..length]);
+            let mut sent = [ends[0].completion(), ends[0].completion()];
+            sent.sort_by_key(|sent| sent.op_context as usize);
+            assert_eq!(sent.map(|sent| sent.op_context), [context(1), context(4)]);
+            let flags = sent.map(|sent| sent.flags);
+            assert_eq!(flags, [FI_SEND | FI_MSG, FI_SEND | FI_TAGGED]);
+        }
+    }
+    close_all(ends);
+}
+
+/// An endpoint of the type FI_EP_MSG is rejected there, and does not wait.
+#[test]
+fn connected_endpoints_are_not_for_them() {
     let mut world = World::new();
     let ends = ends(&world, 1);
     world.address = ends[0].address;

@@ -14,9 +14,9 @@ use crate::device::{Access, Region};
 use crate::engine::Shared;
 use crate::engine::operation::{Operation, Owned, PULL, Work};
 use crate::engine::queues::{Context, Opaque};
-use crate::engine::rdm::Posted;
+use crate::engine::rdm::{Posted, of_tag};
 use crate::engine::sender::Ended;
-use crate::fi::{FI_COMPLETION, FI_SEND, FI_TAGGED};
+use crate::fi::{FI_COMPLETION, FI_SEND};
 use crate::iov::Iov;
 use crate::packet::{Header, Kind, ReadAnswer, ReadRequest};
 use crate::slab::{Id, Slab};
@@ -36,13 +36,14 @@ pub(super) struct Tagged {
 struct Offered {
     context: Context,
     flags: u64,
+    tag: Option<u64>,
     owned: Owned,
 }
 
 /// A message that is being read.
 struct Pull {
     posted: Posted,
-    tag: u64,
+    tag: Option<u64>,
     data: Option<u64>,
     total: usize,
     stored: usize,
@@ -55,7 +56,7 @@ struct Pull {
 #[derive(Clone, Copy)]
 pub(crate) struct TaggedSend {
     pub iov: Iov,
-    pub tag: u64,
+    pub tag: Option<u64>,
     pub data: Option<u64>,
     pub context: Context,
     pub flags: u64,
@@ -94,7 +95,7 @@ impl Endpoint {
     pub(crate) fn send_tagged(&mut self, send: TaggedSend, shared: &mut Shared) -> Result<(), i32> {
         let total = send.iov.total();
         let mut operation = Operation::new(Work::Send, send.iov, send.context, send.flags);
-        (operation.data, operation.tag) = (send.data, Some(send.tag));
+        (operation.data, operation.tag) = (send.data, send.tag);
         operation.silent = send.silent;
         let fits = total <= self.vi.payload_max();
         if self.state != State::Connected || fits && total <= INJECT {
@@ -160,6 +161,7 @@ impl Endpoint {
         let offered = Offered {
             context: send.context,
             flags: send.flags,
+            tag: send.tag,
             owned,
         };
         tagged.offers.insert(tagged.number, offered);
@@ -173,7 +175,7 @@ impl Endpoint {
         };
         let (work, iov) = (Work::Offer(request), Iov::default());
         let mut operation = Operation::new(work, iov, Opaque::NULL, 0);
-        (operation.data, operation.tag) = (send.data, Some(send.tag));
+        (operation.data, operation.tag) = (send.data, send.tag);
         operation.silent = true;
         Some(operation)
     }
@@ -195,7 +197,7 @@ impl Endpoint {
         let ended = Ended {
             context: offered.context,
             flags: offered.flags,
-            kind: FI_SEND | FI_TAGGED,
+            kind: FI_SEND | of_tag(offered.tag),
             error,
             owned: Some(offered.owned),
         };
@@ -233,7 +235,7 @@ impl Endpoint {
         }
     }
 
-    /// A message with a tag, or the offer of one, which is in this receive of the VI.
+    /// A message, or the offer of one, which is in this receive of the VI.
     #[inline]
     pub(super) fn tagged_message(
         &mut self,
@@ -242,11 +244,10 @@ impl Endpoint {
         length: usize,
         shared: &mut Shared,
     ) -> Result<(), Malformed> {
-        let (Some(tagged), Some(from), Some(tag), None) =
-            (&self.tagged, self.peer, header.tag, header.total)
-        else {
+        let (Some(tagged), Some(from), None) = (&self.tagged, self.peer, header.total) else {
             return Err(Malformed);
         };
+        let tag = header.tag;
         let (_, payload) = Header::read(self.vi.packet(at, length)).ok_or(Malformed)?;
         // An endpoint that closes wants nothing.
         let Some(rdm) = shared.rdms.get(tagged.owner) else {
@@ -283,7 +284,7 @@ impl Endpoint {
         &mut self,
         request: ReadRequest,
         posted: &Posted,
-        tag: u64,
+        tag: Option<u64>,
         data: Option<u64>,
         shared: &mut Shared,
     ) -> bool {
