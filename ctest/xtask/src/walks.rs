@@ -260,7 +260,7 @@ fn plain(line: &str) -> String {
         let mut rest = match word {
             // Of two processors.
             "near" => "far",
-            "ms" | "s" => "µs",
+            "ns" | "ms" | "s" => "µs",
             word => word,
         };
         while let Some(c) = rest.chars().next() {

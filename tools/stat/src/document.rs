@@ -1,7 +1,7 @@
 //! The model as JSON.
 
 use serde_json::{Map, Value, json};
-use vipl_pages::read::{Counted, Event, Posted};
+use vipl_pages::read::{Counted, Event, Posted, Sampled};
 
 use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, ViNow};
 use crate::words;
@@ -68,8 +68,10 @@ fn process(model: &Model, process: &ProcessNow) -> Value {
 
 fn vi(model: &Model, vi: &ViNow) -> Value {
     let page = &vi.page;
-    let queue = |counted: &Counted, age: Option<u64>| {
+    let bytes = page.sampled.as_deref().map(|sampled| sampled.bytes);
+    let queue = |counted: &Counted, age: Option<u64>, place: usize| {
         json!({
+            "bytes": bytes.map(|bytes| bytes[place]),
             "posted": counted.posted,
             "taken": counted.taken,
             "completed": counted.completed,
@@ -97,18 +99,32 @@ fn vi(model: &Model, vi: &ViNow) -> Value {
         },
         "send_cq": page.send_cq,
         "recv_cq": page.recv_cq,
-        "send": queue(&page.send, vi.send_age),
-        "recv": queue(&page.recv, vi.recv_age),
+        "send": queue(&page.send, vi.send_age, 0),
+        "recv": queue(&page.recv, vi.recv_age, 1),
         "errors": page.errors,
         "rates": vi.rates.map(|rates| json!({
             "sent": rates.sent,
             "received": rates.received,
+            "sent_bytes": rates.sent_bytes,
+            "received_bytes": rates.received_bytes,
         })),
+        "send_time_ns": send_time(&vi.sampled),
         "events": page.events.iter().map(event).collect::<Value>(),
         "descriptors": {
             "send": page.descriptors[0].iter().map(descriptor).collect::<Value>(),
             "recv": page.descriptors[1].iter().map(descriptor).collect::<Value>(),
         },
+    })
+}
+
+/// The sampled sends: since the look before, or else since the VI exists.
+fn send_time(sampled: &Sampled) -> Value {
+    json!({
+        "samples": sampled.count(),
+        "mean": sampled.latency_sum.checked_div(sampled.count()),
+        "p50": sampled.quantile(0.5),
+        "p90": sampled.quantile(0.9),
+        "p99": sampled.quantile(0.99),
     })
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use vipl_pages::read::{Nic, Vi};
+use vipl_pages::read::{Nic, Sampled, Vi};
 
 use crate::find::{Found, Places, Seen};
 
@@ -20,12 +20,16 @@ pub(crate) const ADDRESS_IP: u64 = 1;
 pub(crate) struct Rates {
     pub(crate) sent: f64,
     pub(crate) received: f64,
+    pub(crate) sent_bytes: f64,
+    pub(crate) received_bytes: f64,
 }
 
 impl Rates {
     fn add(&mut self, other: Rates) {
         self.sent += other.sent;
         self.received += other.received;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
     }
 }
 
@@ -43,6 +47,8 @@ pub(crate) struct ViNow {
     pub(crate) page: Vi,
     /// None at the first look.
     pub(crate) rates: Option<Rates>,
+    /// What was sampled since the look before; at the first look since the VI exists.
+    pub(crate) sampled: Sampled,
     /// Age of the oldest descriptor on each queue, in nanoseconds; at least that.
     pub(crate) send_age: Option<u64>,
     pub(crate) recv_age: Option<u64>,
@@ -60,6 +66,8 @@ pub(crate) struct Sums {
     pub(crate) connected: usize,
     /// None at the first look, and without VIs.
     pub(crate) rates: Option<Rates>,
+    /// As of one VI.
+    pub(crate) sampled: Sampled,
     /// Descriptors taken off the send queues.
     pub(crate) sent: u64,
     /// Descriptors taken off the receive queues.
@@ -80,6 +88,7 @@ impl Sums {
         };
         for vi in vis {
             let (send, recv) = (&vi.page.send, &vi.page.recv);
+            sums.sampled.add(&vi.sampled);
             sums.sent = sums.sent.wrapping_add(send.taken);
             sums.received = sums.received.wrapping_add(recv.taken);
             sums.errors = sums
@@ -156,11 +165,12 @@ impl Queue {
 }
 
 /// What the last look found of a VI.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Before {
     time: u64,
     send: Queue,
     recv: Queue,
+    sampled: Sampled,
 }
 
 /// Looks again and again.
@@ -234,22 +244,30 @@ impl Sampler {
     }
 
     fn compare(&self, name: &(PathBuf, u64), page: &Vi, time: u64) -> (ViNow, Before) {
-        let known = self.before.get(name).copied();
+        let known = self.before.get(name);
+        let total = page.sampled.as_deref().cloned().unwrap_or_default();
+        let sampled = known.map_or_else(|| total.clone(), |known| total.since(&known.sampled));
         let rates = known.map(|known| {
             let seconds = time.saturating_sub(known.time).max(1) as f64 / 1e9;
             let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
             Rates {
                 sent: rate(page.send.taken, known.send.taken),
                 received: rate(page.recv.taken, known.recv.taken),
+                sent_bytes: rate(sampled.bytes[0], 0),
+                received_bytes: rate(sampled.bytes[1], 0),
             }
         });
-        let mut before = known.unwrap_or_default();
+        let mut before = Before {
+            sampled: total,
+            ..known.cloned().unwrap_or_default()
+        };
         before.time = time;
         let send_age = before.send.look(page.send.taken, page.send.depth(), time);
         let recv_age = before.recv.look(page.recv.taken, page.recv.depth(), time);
         let now = ViNow {
             page: Vi::default(),
             rates,
+            sampled,
             send_age,
             recv_age,
             is_ip: false,
@@ -261,6 +279,7 @@ impl Sampler {
 #[cfg(test)]
 pub(crate) mod tests {
     use vipl_pages::Snapshot;
+    use vipl_pages::layout::latency_range;
     use vipl_pages::read::{Counted, Cq, Process};
 
     use super::*;
@@ -272,6 +291,17 @@ pub(crate) mod tests {
             completed: taken,
             failed: 0,
         }
+    }
+
+    /// Messages of 1000 bytes, of which each tenth send took 2 ms and the others 3 µs.
+    fn sampled(messages: u64) -> Sampled {
+        let mut sampled = Sampled {
+            bytes: [1000 * messages, 2000 * messages],
+            ..Sampled::default()
+        };
+        sampled.latency[latency_range(3000)] = messages - messages / 10;
+        sampled.latency[latency_range(2_000_000)] = messages / 10;
+        sampled
     }
 
     /// A process with one connected VI that has sent so many messages, and received twice as many.
@@ -289,6 +319,7 @@ pub(crate) mod tests {
             peer_vi: 7,
             send: counted(messages, 2),
             recv: counted(2 * messages, 16),
+            sampled: (messages > 0).then(|| sampled(messages).into()),
             ..Vi::default()
         };
         let nic = Nic {
@@ -357,6 +388,20 @@ pub(crate) mod tests {
         ]);
         let rates = both.processes[0].sums.rates.unwrap();
         assert_eq!((rates.sent, rates.received), (100.0, 200.0));
+        assert_eq!(
+            (rates.sent_bytes, rates.received_bytes),
+            (100_000.0, 200_000.0)
+        );
+        // Of the time between the looks.
+        let sampled = &both.processes[0].sums.sampled;
+        assert_eq!(
+            (sampled.count(), first.processes[0].sums.sampled.count()),
+            (200, 100)
+        );
+        assert_eq!(
+            latency_range(sampled.quantile(0.5).unwrap()),
+            latency_range(3000)
+        );
         assert_eq!(both.processes[0].sums.sent, 300);
         // Another process under the same number has another file.
         let mut other = seen(1, 900);

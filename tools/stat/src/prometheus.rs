@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vipl_pages::layout::latency_from;
 use vipl_pages::read::Cq;
 
 use crate::model::{Model, ProcessNow, ViNow};
@@ -52,7 +53,7 @@ const OF_PROCESSES: [OfProcess; 5] = [
     ),
 ];
 
-const OF_VIS: [OfVi; 6] = [
+const OF_VIS: [OfVi; 8] = [
     (
         "vipl_vi_sent_total",
         "counter",
@@ -64,6 +65,28 @@ const OF_VIS: [OfVi; 6] = [
         "counter",
         "Descriptors taken off the receive queue",
         |v| v.page.recv.taken,
+    ),
+    (
+        "vipl_vi_sent_bytes_total",
+        "counter",
+        "Bytes of completed sends; of programs with many messages from samples",
+        |v| {
+            v.page
+                .sampled
+                .as_ref()
+                .map_or(0, |sampled| sampled.bytes[0])
+        },
+    ),
+    (
+        "vipl_vi_received_bytes_total",
+        "counter",
+        "Bytes of completed receives; of programs with many messages from samples",
+        |v| {
+            v.page
+                .sampled
+                .as_ref()
+                .map_or(0, |sampled| sampled.bytes[1])
+        },
     ),
     (
         "vipl_vi_send_depth",
@@ -140,6 +163,7 @@ pub(crate) fn text(model: &Model) -> String {
             }
         }
     }
+    send_times(&mut text, model);
     for (name, kind, help, value) in OF_CQS {
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for process in &model.processes {
@@ -162,6 +186,44 @@ pub(crate) fn text(model: &Model) -> String {
         }
     }
     text
+}
+
+/// A histogram of each VI with a bucket for each octave, which is what fits into a scrape of many VIs. VIs without samples have
+/// none.
+fn send_times(text: &mut String, model: &Model) {
+    let name = "vipl_vi_send_seconds";
+    let _ = writeln!(
+        text,
+        "# HELP {name} Time from VipPostSend to the completion, of sampled sends\n# TYPE {name} histogram"
+    );
+    for process in &model.processes {
+        for vi in &process.vis {
+            let page = &vi.page;
+            let Some(sampled) = page.sampled.as_deref().filter(|s| s.count() > 0) else {
+                continue;
+            };
+            let labels = labels(process);
+            let labels = format!(
+                "{labels},vi=\"{}\",handle=\"{:#x}\"",
+                page.number, page.handle
+            );
+            let mut below = 0_u64;
+            for (range, here) in sampled.latency.iter().enumerate() {
+                below = below.wrapping_add(*here);
+                let end = latency_from(range + 1);
+                if end.is_power_of_two() {
+                    let seconds = end as f64 / 1e9;
+                    let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{seconds}\"}} {below}");
+                }
+            }
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {below}");
+            let sum = sampled.latency_sum as f64 / 1e9;
+            let _ = writeln!(
+                text,
+                "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {below}"
+            );
+        }
+    }
 }
 
 fn labels(process: &ProcessNow) -> String {
@@ -290,9 +352,12 @@ mod tests {
                 declared.push(kind.split(' ').next().unwrap().to_owned());
             } else if !line.starts_with('#') {
                 let name = line.split('{').next().unwrap();
-                assert_eq!(declared.last().unwrap(), name);
+                let family = declared.last().unwrap();
+                let part = name.strip_prefix(family.as_str()).unwrap();
+                let is_part = ["_bucket", "_sum", "_count"].contains(&part);
+                assert_eq!(is_part, family == "vipl_vi_send_seconds", "{line}");
                 let value = line.rsplit(' ').next().unwrap();
-                assert!(value.parse::<u64>().is_ok(), "{line}");
+                assert!(value.parse::<u64>().is_ok() || part == "_sum", "{line}");
             }
         }
         assert!(
@@ -301,6 +366,31 @@ mod tests {
             )
         );
         assert!(text.contains("program=\"a\\\"b\\\\c d\""), "{text}");
+    }
+
+    /// Buckets count all that is below them.
+    #[test]
+    fn times_are_a_histogram() {
+        let text = text(&model(&[(1, vec![seen(9, 50), seen(10, 0)])]));
+        let buckets: Vec<(f64, u64)> = text
+            .lines()
+            .filter(|line| line.starts_with("vipl_vi_send_seconds_bucket"))
+            .map(|line| {
+                let (head, count) = line.rsplit_once(' ').unwrap();
+                let (_, end) = head.rsplit_once("le=\"").unwrap();
+                let end = end.trim_end_matches("\"}").replace("+Inf", "inf");
+                (end.parse().unwrap(), count.parse().unwrap())
+            })
+            .collect();
+        assert_eq!(buckets.len(), 29, "of one VI: 32 ns to 4.3 s, and all");
+        assert!(buckets.is_sorted());
+        let below = |time| buckets.iter().rfind(|(end, _)| *end <= time).unwrap().1;
+        assert_eq!(
+            (below(2e-6), below(5e-6), below(1e-3), below(3e-3)),
+            (0, 45, 45, 50)
+        );
+        assert_eq!(buckets.last().unwrap(), &(f64::INFINITY, 50));
+        assert!(text.contains("vipl_vi_sent_bytes_total{pid=\"9\",") && text.contains("} 50000\n"));
     }
 
     #[test]

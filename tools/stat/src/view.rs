@@ -1,5 +1,6 @@
 //! Tables of a model, for text and for the screen.
 
+use vipl_pages::read::Sampled;
 use vipl_sys::text::one_line;
 
 use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, Rates, ViNow};
@@ -71,6 +72,15 @@ fn rate(rates: Option<Rates>, of: fn(Rates) -> f64, words: fn(f64) -> String) ->
     rates.map_or_else(|| text("-"), |rates| short(of(rates), words))
 }
 
+/// The time of this share of the sends; nothing if none was sampled.
+fn quantile(sampled: &Sampled, share: f64) -> Cell {
+    let time = sampled.quantile(share);
+    Cell {
+        text: time.map_or_else(|| "-".to_owned(), words::short_time),
+        number: Some(time.unwrap_or(0) as f64),
+    }
+}
+
 fn age(nanoseconds: Option<u64>) -> Cell {
     Cell {
         text: nanoseconds.map(words::time).unwrap_or_default(),
@@ -102,14 +112,18 @@ impl View {
             left("program", 0),
             right("user", 7),
             right("NICs", 8),
-            right("VIs", 4),
+            right("VIs", 5),
             right("conn", 3),
             right("sent/s", 1),
             right("recv/s", 1),
             right("sent", 9),
             right("recv", 9),
-            right("errors", 5),
+            right("errors", 3),
             right("memory", 6),
+            right("sent B/s", 4),
+            right("recv B/s", 4),
+            right("p50", 6),
+            right("p99", 5),
         ];
         let row = |process: &ProcessNow| {
             let about = &process.seen.pages.process;
@@ -129,6 +143,10 @@ impl View {
                     short(sums.received as f64, words::count),
                     number(sums.errors),
                     short(sums.registered as f64, words::bytes),
+                    rate(sums.rates, |r| r.sent_bytes, words::bytes),
+                    rate(sums.rates, |r| r.received_bytes, words::bytes),
+                    quantile(&sums.sampled, 0.5),
+                    quantile(&sums.sampled, 0.99),
                 ],
             }
         };
@@ -148,12 +166,16 @@ impl View {
             left("level", 8),
             right("sent/s", 2),
             right("recv/s", 2),
-            right("sent", 6),
-            right("recv", 6),
-            right("on SQ", 5),
-            right("oldest", 5),
+            right("sent", 9),
+            right("recv", 9),
+            right("on SQ", 4),
+            right("oldest", 4),
             right("on RQ", 7),
             right("errors", 7),
+            right("sent B/s", 5),
+            right("recv B/s", 5),
+            right("p50", 8),
+            right("p99", 6),
         ];
         let row = |process: &ProcessNow, vi: &ViNow| {
             let page = &vi.page;
@@ -174,6 +196,10 @@ impl View {
                     age(vi.send_age),
                     number(page.recv.depth()),
                     number(failed.wrapping_add(page.errors)),
+                    rate(vi.rates, |r| r.sent_bytes, words::bytes),
+                    rate(vi.rates, |r| r.received_bytes, words::bytes),
+                    quantile(&vi.sampled, 0.5),
+                    quantile(&vi.sampled, 0.99),
                 ],
             }
         };

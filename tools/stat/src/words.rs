@@ -188,6 +188,17 @@ pub(crate) fn time(nanoseconds: u64) -> String {
     }
 }
 
+/// The time of a call, with three digits.
+pub(crate) fn short_time(nanoseconds: u64) -> String {
+    let (number, unit) = match nanoseconds as f64 {
+        n if n < 999.5 => (n, "ns"),
+        n if n < 999.5e3 => (n / 1e3, "µs"),
+        n if n < 999.5e6 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    format!("{} {unit}", scaled(number, 1000.0, &[""]))
+}
+
 /// Name of the program of a path.
 pub(crate) fn program(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
@@ -212,6 +223,8 @@ mod tests {
     #[test]
     fn times_have_a_unit() {
         let texts = [5_000, 5_000_000, 5_000_000_000, 600_000_000_000, u64::MAX].map(time);
+        let short = [48, 2500, 1_230_000, 4_294_967_296].map(short_time);
+        assert_eq!(short, ["48 ns", "2.50 µs", "1.23 ms", "4.29 s"]);
         assert_eq!(texts, ["5 µs", "5 ms", "5.0 s", "10 min", "213504 d"]);
     }
 

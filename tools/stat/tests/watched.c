@@ -1,4 +1,4 @@
-/* Two processes for vipstat to look at: side 0 sends $WATCHED_MESSAGES messages of 100 bytes, side 1 takes them and has one
+/* Two processes for vipstat to look at: side 0 sends $WATCHED_MESSAGES messages of 100, 1, 2, ... bytes, side 1 takes them and has one
  * receive left. Each prints "ready SIDE PID" and stays until standard input ends, or until it is killed. */
 #include "common.h"
 
@@ -25,7 +25,7 @@ static void watched(struct side *side)
     join_sides(side, &node, vi, &other, "watched");
     for (; left > 0; left--) {
         if (side->number == 0) {
-            post_send(&node, vi, descriptor, buffer, BYTES);
+            post_send(&node, vi, descriptor, buffer, left % BYTES + 1);
             MUST(VipSendWait(vi, PATIENCE, &found));
         } else {
             VIP_VI_HANDLE named;

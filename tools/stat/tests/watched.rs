@@ -278,6 +278,35 @@ fn counts_are_exact() {
     );
 }
 
+/// Of a program with few messages each is counted, and its time is in the histogram.
+#[test]
+fn bytes_of_few_messages_are_exact() {
+    const FEW: u64 = 50;
+    let Some(mut watched) = Watched::start_with(|command| {
+        command.env("WATCHED_MESSAGES", FEW.to_string());
+    }) else {
+        return;
+    };
+    let document = watched.json(&[]);
+    let [sender, receiver] = [0, 1].map(|side| &watched.process(&document, side)["vis"][0]);
+    let bytes: u64 = (1..=FEW).map(|left| left % 100 + 1).sum();
+    assert_eq!(sender["send"]["bytes"], bytes, "{sender:#}");
+    assert_eq!(receiver["recv"]["bytes"], bytes, "{receiver:#}");
+    assert_eq!(receiver["send"]["bytes"], 0, "{receiver:#}");
+    // The first finds nothing to keep its time in.
+    let times = &sender["send_time_ns"];
+    assert_eq!(times["samples"], FEW - 1, "{sender:#}");
+    let time = |name: &str| times[name].as_u64().expect("a time");
+    assert!(0 < time("p50") && time("p50") <= time("p90") && time("p90") <= time("p99"));
+    assert_eq!(receiver["send_time_ns"]["samples"], 0);
+    assert_eq!(receiver["send_time_ns"]["p50"], Value::Null);
+    // After its end, too.
+    watched.kill();
+    let last = watched.json(&["--last", &watched.pids[0].to_string()]);
+    let vi = &watched.process(&last, 0)["vis"][0];
+    assert_eq!(vi["send"]["bytes"], bytes, "{vi:#}");
+}
+
 #[test]
 fn the_last_events_of_a_killed_process_are_there() {
     let Some(mut watched) = Watched::start() else {

@@ -196,6 +196,7 @@ fn detail(model: &Model, process: &ProcessNow, vi: &ViNow) -> Vec<String> {
             time(age)
         ));
     }
+    lines.extend(samples(vi));
     lines.push(String::new());
     lines.push("events".to_owned());
     for event in page.events.iter().rev() {
@@ -207,5 +208,31 @@ fn detail(model: &Model, process: &ProcessNow, vi: &ViNow) -> Vec<String> {
         lines.push(String::new());
     }
     lines.extend(descriptors);
+    lines
+}
+
+/// Bytes, and times of sends.
+fn samples(vi: &ViNow) -> Vec<String> {
+    let Some(total) = &vi.page.sampled else {
+        return Vec::new();
+    };
+    let [sent, received] = total.bytes.map(|bytes| words::bytes(bytes as f64));
+    let mut lines = vec![format!("bytes: {sent} sent, {received} received")];
+    if let Some(rates) = vi.rates {
+        lines.push(format!(
+            "       {}/s sent, {}/s received",
+            words::bytes(rates.sent_bytes),
+            words::bytes(rates.received_bytes)
+        ));
+    }
+    if vi.sampled.count() > 0 {
+        let time = |share| words::short_time(vi.sampled.quantile(share).unwrap_or(0));
+        lines.push(format!(
+            "a send takes {} (p50), {} (p90), {} (p99)",
+            time(0.5),
+            time(0.9),
+            time(0.99)
+        ));
+    }
     lines
 }

@@ -50,7 +50,7 @@ fn processes_on_80_columns() {
         lines[2].split_whitespace().collect::<Vec<_>>()[..2],
         ["pid", "program"]
     );
-    for heading in ["conn", "sent/s", "recv/s", "errors", "memory"] {
+    for heading in ["conn", "sent/s", "recv/s", "sent B/s", "errors"] {
         assert!(lines[2].contains(heading), "{lines:#?}");
     }
     assert!(
