@@ -205,7 +205,7 @@ fn execute(prefix: &Path, folder: &Path, all: &[&str]) -> Result<Vec<Vec<String>
         .env("VIPL_CONFIG", "/dev/null")
         .env("VIPL_PUBLISH", pages.path())
         // No table is broken, however long the process ids are.
-        .env("COLUMNS", "120")
+        .env("COLUMNS", "160")
         .stdin(Stdio::null());
     // An agent of its own, and not the one that serves this user already.
     let socket = folder.join("agent");
