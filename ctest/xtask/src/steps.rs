@@ -24,6 +24,7 @@ const UNSTABLE_MAX: usize = 3;
 pub(crate) const SECONDS: &str = "{seconds}";
 
 /// One check.
+#[derive(Clone, Copy)]
 pub(crate) struct Step {
     pub name: &'static str,
     program: Program,
@@ -32,6 +33,8 @@ pub(crate) struct Step {
     needs: Option<&'static str>,
     /// Of the time that is left it takes so many percent, and at least so many seconds.
     share: Option<(u64, u64)>,
+    /// It is not begun when so many percent of the time for all steps are over.
+    until: u32,
 }
 
 /// Who does a check.
@@ -49,6 +52,7 @@ pub(crate) const fn cargo_step(name: &'static str, arguments: &'static [&'static
         arguments,
         needs: None,
         share: None,
+        until: 100,
     }
 }
 
@@ -61,10 +65,10 @@ pub(crate) const fn step(name: &'static str, arguments: &'static [&'static str])
 }
 
 /// How the steps of a command are run.
-pub(crate) struct Plan {
+pub(crate) struct Plan<'a> {
     /// Name of the command, and of the file with its count; without one the count is only printed.
     pub name: Option<&'static str>,
-    pub steps: &'static [Step],
+    pub steps: &'a [Step],
     /// Time for all steps together.
     pub time: Option<Duration>,
 }
@@ -85,7 +89,7 @@ enum Verdict {
     Skipped(String),
 }
 
-impl Plan {
+impl Plan<'_> {
     /// Runs the steps of these names, all without names, or lists them; true if all is well.
     pub(crate) fn run(&self, only: &[String], list: bool) -> Result<bool> {
         let is_step = |name: &&String| self.steps.iter().any(|step| step.name == **name);
@@ -115,8 +119,13 @@ impl Plan {
                 outcomes.iter().find(of).is_some()
             };
             let left = self.time.map(|time| time.saturating_sub(begun.elapsed()));
+            let is_late = |time: Duration| begun.elapsed() * 100 > time * step.until;
             let outcome = if let Some(needed) = step.needs.filter(failed) {
                 Outcome::not_run(step.name, &format!("it needs the step {needed}"), log)
+            } else if self.time.is_some_and(is_late) {
+                let why = "no time was left for it; in another turn it comes earlier";
+                println!("\n=== {}\nSKIP {why}", step.name);
+                Outcome::not_run(step.name, why, log)
             } else {
                 step.run(&xtask, log, left)?
             };
@@ -138,9 +147,21 @@ impl Step {
         self
     }
 
+    /// The step that has to pass before.
+    #[cfg(test)]
+    pub(crate) fn needed(&self) -> Option<&'static str> {
+        self.needs
+    }
+
     /// The same; it takes so many percent of the time that is left, and no less than so many seconds.
     pub(crate) const fn share(mut self, percent: u64, least: u64) -> Step {
         self.share = Some((percent, least));
+        self
+    }
+
+    /// The same; it is not begun when so many percent of the time for all steps are over.
+    pub(crate) const fn until(mut self, percent: u32) -> Step {
+        self.until = percent;
         self
     }
 
