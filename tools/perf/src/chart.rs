@@ -1,37 +1,33 @@
 //! Charts as SVG: lines over two logarithmic axes, or shares over one.
 //!
 //! By hand, since it is little: no library of charts knows how wide a text is without a font either, and a page of text that
-//! names its colours is legible on any background. Sizes are for a width of 900.
+//! names its colours is legible on any background. Sizes are for a width of 900. No text stands between the lines, where it
+//! would cover some: what is said of a line is in the legend, below its name.
 
 use std::fmt::Write as _;
 
+use crate::axis::{Axis, Scale, is_shown};
+
 /// Width of a chart, and of the part between its axes.
-pub(crate) const WIDTH: f64 = 900.0;
+const WIDTH: f64 = 900.0;
 const PLOT: f64 = 520.0;
-/// Height of a chart, and of that part.
-pub(crate) const HEIGHT: f64 = 420.0;
+/// Least height of a chart, and height of that part.
+const HEIGHT: f64 = 420.0;
 const TALL: f64 = 290.0;
 const LEFT: f64 = 80.0;
 const TOP: f64 = 64.0;
 /// Text, lines of the grid, and colours that can be told apart by all, also on paper (Okabe and Ito).
 const INK: &str = "#222222";
 const GRID: &str = "#d8d8d8";
+const SAID: &str = "#555555";
 const COLOURS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#555555",
 ];
-/// Lines of the legend.
-const LEGEND: usize = 14;
-
-/// What an axis shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scale {
-    /// Bytes, by powers of two.
-    Bytes,
-    /// Anything, by powers of ten.
-    Decades,
-    /// From 0, evenly.
-    Even,
-}
+/// Characters of a line of the heading.
+const LINE: usize = 110;
+/// Distance of the lines of the legend, and of the second ones.
+const ROW: f64 = 20.0;
+const SECOND: f64 = 17.0;
 
 /// One line.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +39,17 @@ pub(crate) struct Series {
     pub(crate) is_dashed: bool,
     /// Of something to compare with.
     pub(crate) is_thin: bool,
-    /// A place on the x axis that is marked, and what is said there.
-    pub(crate) mark: Option<(f64, String)>,
+    pub(crate) mark: Option<Mark>,
+}
+
+/// A place on the x axis that is marked.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    pub(crate) x: f64,
+    /// How high; up to the top if not.
+    pub(crate) y: Option<f64>,
+    /// What the legend says of it.
+    pub(crate) text: String,
 }
 
 /// Lines over common axes.
@@ -54,126 +59,6 @@ pub(crate) struct Chart {
     pub(crate) x: (&'static str, Scale),
     pub(crate) y: (&'static str, Scale),
     pub(crate) series: Vec<Series>,
-}
-
-/// A range of an axis, and where its values are.
-struct Axis {
-    scale: Scale,
-    low: f64,
-    high: f64,
-    ticks: Vec<f64>,
-}
-
-impl Axis {
-    fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
-        let is_shown = |value: &f64| is_shown(scale, *value);
-        let (mut low, mut high) = (f64::INFINITY, 0.0f64);
-        for value in values.filter(is_shown) {
-            (low, high) = (low.min(value), high.max(value));
-        }
-        if !low.is_finite() {
-            (low, high) = (1.0, 2.0);
-        }
-        let ticks = match scale {
-            Scale::Bytes => {
-                (low, high) = (low.log2().floor().exp2(), high.log2().ceil().exp2());
-                high = high.max(2.0 * low);
-                let powers = (high / low).log2().round() as i32;
-                let step = powers.div_euclid(8) + 1;
-                (0..=powers)
-                    .step_by(step as usize)
-                    .map(|power| low * f64::from(power).exp2())
-                    .collect()
-            }
-            Scale::Decades => {
-                (low, high) = (beyond(low, false), beyond(high * 1.05, true));
-                let decades = (high / low).log10();
-                let steps: &[f64] = if decades > 3.5 {
-                    &[1.0]
-                } else {
-                    &[1.0, 2.0, 5.0]
-                };
-                let first = low.log10().floor() as i32;
-                let apart = (decades / 10.0) as usize + 1;
-                let all = (first..=first + decades as i32 + 2)
-                    .step_by(apart)
-                    .flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
-                all.filter(|tick| (low * 0.999..=high * 1.001).contains(tick))
-                    .collect()
-            }
-            Scale::Even => {
-                low = 0.0;
-                let step = beyond((high / 5.0).max(1e-9), true);
-                high = (high / step).ceil().max(1.0) * step;
-                (0..=(high / step).round() as i32)
-                    .map(|number| f64::from(number) * step)
-                    .collect()
-            }
-        };
-        Self {
-            scale,
-            low,
-            high,
-            ticks,
-        }
-    }
-
-    /// From 0 to 1.
-    fn place(&self, value: f64) -> f64 {
-        match self.scale {
-            Scale::Even => (value - self.low) / (self.high - self.low),
-            _ => (value / self.low).ln() / (self.high / self.low).ln(),
-        }
-    }
-
-    fn label(&self, value: f64) -> String {
-        match self.scale {
-            Scale::Bytes => size(value),
-            _ => plain(value),
-        }
-    }
-}
-
-/// Whether a value has a place on an axis: ticks and lines of all others would have no end.
-fn is_shown(scale: Scale, value: f64) -> bool {
-    match scale {
-        Scale::Even => (-1e30..=1e30).contains(&value),
-        _ => (1e-30..=1e30).contains(&value),
-    }
-}
-
-/// The next of 1, 2, 5, 10 and so on, above or below.
-fn beyond(value: f64, above: bool) -> f64 {
-    let decade = 10f64.powf(value.log10().floor());
-    let mut steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade).into_iter();
-    let found = match above {
-        true => steps.find(|step| *step >= value * 0.999),
-        false => steps.rfind(|step| *step <= value * 1.001),
-    };
-    found.unwrap_or(decade)
-}
-
-/// A number of bytes, rounded.
-pub(crate) fn size(bytes: f64) -> String {
-    match bytes {
-        b if b >= 1_048_576.0 => format!("{} MiB", plain(b / 1_048_576.0)),
-        b if b >= 1024.0 => format!("{} KiB", plain(b / 1024.0)),
-        b => format!("{} B", plain(b.round())),
-    }
-}
-
-/// A number with two digits that count, without zeros at its end.
-fn plain(value: f64) -> String {
-    let digits = match value.abs() {
-        v if v >= 10.0 || v == 0.0 => 0,
-        v if v >= 1.0 => 1,
-        v => (1.0 - v.log10().floor()) as usize,
-    };
-    let text = format!("{value:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
 }
 
 /// Text as it stands in XML.
@@ -189,57 +74,118 @@ pub(crate) fn escaped(text: &str) -> String {
         .collect()
 }
 
+/// A line of the heading in parts that fit, broken at spaces.
+fn broken(line: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for word in line.split(' ') {
+        if let Some(last) = parts.last_mut() {
+            if !last.is_empty() && last.chars().count() + word.chars().count() >= LINE {
+                parts.push(format!("    {word}"));
+            } else {
+                let space = if last.is_empty() { "" } else { " " };
+                *last += &format!("{space}{word}");
+            }
+        }
+    }
+    parts
+}
+
 /// All charts, one below the other, under a heading.
 pub(crate) fn svg(heading: &[String], charts: &[Chart]) -> String {
-    let head = 24.0 * heading.len() as f64 + 16.0;
-    let height = head + HEIGHT * charts.len() as f64;
+    let heading: Vec<String> = heading.iter().flat_map(|line| broken(line)).collect();
+    let head = match heading.len() {
+        0 => 0.0,
+        some => 24.0 * some as f64 + 16.0,
+    };
+    let height = head + charts.iter().map(Chart::height).sum::<f64>();
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
          font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"13\" fill=\"{INK}\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
     for (number, line) in heading.iter().enumerate() {
-        let (y, weight) = (
-            24.0 * (number + 1) as f64,
-            if number == 0 {
-                " font-weight=\"bold\""
-            } else {
-                ""
-            },
-        );
-        let _ = writeln!(
-            text,
-            "<text x=\"16\" y=\"{y}\"{weight}>{}</text>",
-            escaped(line)
-        );
+        let y = 24.0 * (number + 1) as f64;
+        let line = escaped(line);
+        let _ = writeln!(text, "<text x=\"16\" y=\"{y}\">{line}</text>");
     }
-    for (number, chart) in charts.iter().enumerate() {
-        let top = head + HEIGHT * number as f64;
-        let _ = writeln!(
-            text,
-            "<g transform=\"translate(0 {top})\">\n{}</g>",
-            chart.svg()
-        );
+    let mut top = head;
+    for chart in charts {
+        let drawn = chart.svg();
+        let _ = writeln!(text, "<g transform=\"translate(0 {top})\">\n{drawn}</g>");
+        top += chart.height();
     }
     text + "</svg>\n"
 }
 
+impl Series {
+    fn colour(&self) -> &'static str {
+        COLOURS[self.colour % COLOURS.len()]
+    }
+
+    /// Attributes of its line.
+    fn stroke(&self) -> String {
+        let width = if self.is_thin { 1.2 } else { 2.4 };
+        let dashes = match self.is_dashed {
+            true => " stroke-dasharray=\"6 4\"",
+            false => "",
+        };
+        let colour = self.colour();
+        format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"{dashes}")
+    }
+
+    /// A point on it. Colours are few, and not all people see them, so forms differ, too.
+    fn point(&self, x: f64, y: f64) -> String {
+        let form = match self.colour % 4 {
+            0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\""),
+            1 => format!("<path d=\"M{:.1} {:.1}h6.4v6.4h-6.4z\"", x - 3.2, y - 3.2),
+            2 => format!("<path d=\"M{x:.1} {:.1}l4.4 7.4h-8.8z\"", y - 4.6),
+            _ => format!(
+                "<path d=\"M{x:.1} {:.1}l4.4 4.4l-4.4 4.4l-4.4 -4.4z\"",
+                y - 4.4
+            ),
+        };
+        format!("{form} fill=\"{}\"/>", self.colour())
+    }
+
+    /// Height of its part of the legend.
+    fn rows(&self) -> f64 {
+        ROW + if self.mark.is_some() { SECOND } else { 0.0 }
+    }
+}
+
 impl Chart {
+    /// The legend may be higher than the rest.
+    fn height(&self) -> f64 {
+        let rows = self.series.iter().map(Series::rows).sum::<f64>();
+        HEIGHT.max(TOP + rows + ROW)
+    }
+
     fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| series.points.iter());
         let x = Axis::new(self.x.1, points().map(|point| point.0));
         let y = Axis::new(self.y.1, points().map(|point| point.1));
-        let at = |value: f64| LEFT + PLOT * x.place(value);
-        let up = |value: f64| TOP + TALL * (1.0 - y.place(value));
-        let (right, bottom) = (LEFT + PLOT, TOP + TALL);
         let mut text = String::new();
         let _ = writeln!(
             text,
             "<text x=\"{LEFT}\" y=\"34\" font-size=\"16\" font-weight=\"bold\">{}</text>",
             escaped(&self.title)
         );
+        text += &self.grid(&x, &y);
+        for series in &self.series {
+            text += &self.marked(series, &x, &y);
+        }
+        for series in &self.series {
+            text += &self.line(series, &x, &y);
+        }
+        text + &self.legend()
+    }
+
+    /// Axes with their words.
+    fn grid(&self, x: &Axis, y: &Axis) -> String {
+        let (right, bottom) = (LEFT + PLOT, TOP + TALL);
+        let mut text = String::new();
         for tick in &x.ticks {
-            let (place, label) = (at(*tick), escaped(&x.label(*tick)));
+            let (place, label) = (at(x, *tick), escaped(&x.label(*tick)));
             let _ = writeln!(
                 text,
                 "<path d=\"M{place:.1} {TOP}V{bottom}\" stroke=\"{GRID}\"/>\
@@ -248,7 +194,7 @@ impl Chart {
             );
         }
         for tick in &y.ticks {
-            let (place, label) = (up(*tick), escaped(&y.label(*tick)));
+            let (place, label) = (up(y, *tick), escaped(&y.label(*tick)));
             let _ = writeln!(
                 text,
                 "<path d=\"M{LEFT} {place:.1}H{right}\" stroke=\"{GRID}\"/>\
@@ -268,113 +214,110 @@ impl Chart {
             TOP + TALL / 2.0,
             escaped(self.y.0)
         );
-        let mut marks = 0.0;
-        for (number, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[series.colour % COLOURS.len()];
-            let width = if series.is_thin { 1.2 } else { 2.4 };
-            let dashes = if series.is_dashed {
-                " stroke-dasharray=\"6 4\""
-            } else {
-                ""
+        text
+    }
+
+    /// The place that is marked: a dotted line, up to a ring if it has a height.
+    fn marked(&self, series: &Series, x: &Axis, y: &Axis) -> String {
+        let Some(mark) = series.mark.as_ref().filter(|m| is_shown(self.x.1, m.x)) else {
+            return String::new();
+        };
+        let (place, bottom) = (at(x, mark.x.clamp(x.low, x.high)), TOP + TALL);
+        let colour = series.colour();
+        let top = mark
+            .y
+            .filter(|height| is_shown(self.y.1, *height))
+            .map_or(TOP, |height| up(y, height.clamp(y.low, y.high)));
+        let ring = match mark.y {
+            Some(_) => format!(
+                "<circle cx=\"{place:.1}\" cy=\"{top:.1}\" r=\"6\" fill=\"#ffffff\" stroke=\"{colour}\"/>"
+            ),
+            None => String::new(),
+        };
+        let dots = if series.is_dashed { "1 4" } else { "3 3" };
+        format!(
+            "<path d=\"M{place:.1} {top:.1}V{bottom}\" stroke=\"{colour}\" stroke-dasharray=\"{dots}\"/>{ring}\n"
+        )
+    }
+
+    /// The line itself; a point that has no place on an axis is a gap.
+    fn line(&self, series: &Series, x: &Axis, y: &Axis) -> String {
+        let has_place =
+            |point: &(f64, f64)| is_shown(self.x.1, point.0) && is_shown(self.y.1, point.1);
+        let (mut path, mut places) = (String::new(), Vec::new());
+        let mut step = 'M';
+        for point in &series.points {
+            if !has_place(point) {
+                step = 'M';
+                continue;
+            }
+            let (across, high) = (at(x, point.0), up(y, point.1));
+            let _ = write!(path, "{step}{across:.1} {high:.1}");
+            places.push((across, high));
+            step = 'L';
+        }
+        if places.is_empty() {
+            return String::new();
+        }
+        let mut text = format!("<path d=\"{path}\" {}/>\n", series.stroke());
+        if self.has_points() {
+            for (across, high) in places {
+                text += &series.point(across, high);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Whether measured points are seen: not of a histogram.
+    fn has_points(&self) -> bool {
+        self.y.1 != Scale::Even
+    }
+
+    fn legend(&self) -> String {
+        let x = LEFT + PLOT + 16.0;
+        let mut y = TOP + 8.0;
+        let mut text = String::new();
+        for series in &self.series {
+            let point = match self.has_points() {
+                true => series.point(x + 12.0, y),
+                false => String::new(),
             };
-            let shown = series
-                .points
-                .iter()
-                .filter(|point| is_shown(self.x.1, point.0) && is_shown(self.y.1, point.1));
-            let places: Vec<(f64, f64)> = shown.map(|(x, y)| (at(*x), up(*y))).collect();
-            let path: Vec<String> = places
-                .iter()
-                .map(|(x, y)| format!("{x:.1} {y:.1}"))
-                .collect();
-            if !path.is_empty() {
+            let _ = writeln!(
+                text,
+                "<path d=\"M{x} {y}h24\" {}/>{point}<text x=\"{}\" y=\"{}\">{}</text>",
+                series.stroke(),
+                x + 30.0,
+                y + 4.5,
+                escaped(&series.name)
+            );
+            if let Some(mark) = &series.mark {
                 let _ = writeln!(
                     text,
-                    "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"{dashes}/>",
-                    path.join("L")
-                );
-            }
-            if places.len() <= 24 {
-                for (x, y) in &places {
-                    let _ = writeln!(
-                        text,
-                        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
-                    );
-                }
-            }
-            let mark = series.mark.as_ref();
-            if let Some((place, said)) = mark.filter(|mark| is_shown(self.x.1, mark.0)) {
-                let (place, level) = (at(place.clamp(x.low, x.high)), TOP + 14.0 + 17.0 * marks);
-                let (anchor, side) = match place > LEFT + PLOT * 0.7 {
-                    true => ("end", -6.0),
-                    false => ("start", 6.0),
-                };
-                let _ = writeln!(
-                    text,
-                    "<path d=\"M{place:.1} {TOP}V{bottom}\" stroke=\"{colour}\" stroke-dasharray=\"2 3\"/>\
-                     <text x=\"{:.1}\" y=\"{level}\" text-anchor=\"{anchor}\" fill=\"{colour}\" stroke=\"#ffffff\" \
-                     stroke-width=\"4\" paint-order=\"stroke\">{}</text>",
-                    place + side,
-                    escaped(said)
-                );
-                marks += 1.0;
-            }
-            if number < LEGEND {
-                let (x, y) = (right + 16.0, TOP + 8.0 + 20.0 * number as f64);
-                let _ = writeln!(
-                    text,
-                    "<path d=\"M{x} {y}h24\" stroke=\"{colour}\" stroke-width=\"{width}\"{dashes}/>\
-                     <text x=\"{}\" y=\"{}\">{}</text>",
+                    "<text x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"{SAID}\">{}</text>",
                     x + 30.0,
-                    y + 4.5,
-                    escaped(&series.name)
+                    y + 4.0 + SECOND,
+                    escaped(&mark.text)
                 );
             }
+            y += series.rows();
         }
         text
     }
 }
 
+/// Places of values in a chart.
+fn at(axis: &Axis, value: f64) -> f64 {
+    LEFT + PLOT * axis.place(value)
+}
+
+fn up(axis: &Axis, value: f64) -> f64 {
+    TOP + TALL * (1.0 - axis.place(value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        let texts = [0.126, 0.5, 1.5, 2.0, 20.0, 1000.0, 0.02].map(plain);
-        assert_eq!(texts, ["0.13", "0.5", "1.5", "2", "20", "1000", "0.02"]);
-        assert_eq!(
-            [8.0, 4096.0, 1_500.0, 1_048_576.0].map(size),
-            ["8 B", "4 KiB", "1.5 KiB", "1 MiB"]
-        );
-    }
-
-    #[test]
-    fn axes_hold_all_values_and_few_ticks() {
-        for (scale, values) in [
-            (Scale::Bytes, vec![8.0, 65536.0]),
-            (Scale::Bytes, vec![8.0]),
-            (Scale::Decades, vec![0.11, 4.0, 3000.0]),
-            (Scale::Decades, vec![7.0]),
-            (Scale::Even, vec![0.0, 37.0]),
-            (Scale::Decades, vec![]),
-            (Scale::Decades, vec![1e-30, 1e30]),
-            (Scale::Bytes, vec![1.0, 1e30]),
-        ] {
-            let axis = Axis::new(scale, values.iter().copied());
-            assert!(
-                (2..=12).contains(&axis.ticks.len()),
-                "{scale:?} {values:?}: {:?}",
-                axis.ticks
-            );
-            for value in &values {
-                let place = axis.place(*value);
-                assert!(
-                    (-1e-9..=1.0 + 1e-9).contains(&place),
-                    "{scale:?} {value}: {place}"
-                );
-            }
-        }
-    }
 
     #[test]
     fn names_are_text_and_no_markup() {
@@ -402,5 +345,49 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+
+    /// Each line is named, with what is marked on it, and no two look alike.
+    #[test]
+    fn the_legend_grows_with_the_lines() {
+        let series = (0..20usize).map(|number| Series {
+            name: format!("line {number}"),
+            points: vec![(8.0, 1.0 + number as f64)],
+            colour: number,
+            mark: Some(Mark {
+                x: 8.0,
+                y: None,
+                text: format!("mark {number}"),
+            }),
+            ..Series::default()
+        });
+        let chart = Chart {
+            title: String::new(),
+            x: ("bytes", Scale::Bytes),
+            y: ("µs", Scale::Decades),
+            series: series.collect(),
+        };
+        assert!(chart.height() > HEIGHT);
+        let looks = chart.series.iter().map(|series| series.point(0.0, 0.0));
+        let looks: std::collections::BTreeSet<String> = looks.collect();
+        assert_eq!(looks.len(), 20);
+        let (height, text) = (chart.height(), svg(&[], &[chart]));
+        for number in 0..20 {
+            assert!(text.contains(&format!(">line {number}<")), "{text}");
+            assert!(text.contains(&format!(">mark {number}<")), "{text}");
+        }
+        let lowest = text.split(" y=\"").skip(1).filter_map(|rest| {
+            let (number, _) = rest.split_once('"')?;
+            number.parse().ok()
+        });
+        assert!(lowest.fold(0.0, f64::max) < height, "{text}");
+    }
+
+    #[test]
+    fn a_long_heading_is_broken() {
+        let parts = broken(&"processor ".repeat(30));
+        assert!(parts.len() > 2);
+        assert!(parts.iter().all(|part| part.chars().count() <= LINE));
+        assert_eq!(broken("a b"), ["a b"]);
     }
 }

@@ -1,6 +1,7 @@
 //! `vip_perf`: how fast VIPL is on this machine, absolutely and by the machine's own limits.
 
 mod alone;
+mod axis;
 mod bench;
 mod cable;
 mod chart;
@@ -12,6 +13,7 @@ mod duplex;
 mod frames;
 mod fresh;
 mod idle;
+mod kept;
 mod latency;
 mod library;
 mod limits;
@@ -22,6 +24,7 @@ mod measured;
 mod memory;
 mod output;
 mod overlap;
+mod page;
 mod peers;
 mod picture;
 mod pinned;
@@ -88,7 +91,7 @@ fn run(options: &Options) -> Result<()> {
         let asked = || Error::Usage("--from needs --plot or --report".to_owned());
         return Pictures::new(options)?
             .ok_or_else(asked)?
-            .draw(&picture::read(file)?);
+            .draw(&kept::read(file)?);
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));

@@ -37,7 +37,7 @@ impl Output {
             report::print(&format!("{machine}# {}\n", conditions(options, job)))?;
         }
         let head = json!({"machine": host::json(vipl), "device": options.device(),
-            "cpus": [job.cpus.0, job.cpus.1]});
+            "conditions": conditions(options, job), "cpus": [job.cpus.0, job.cpus.1]});
         Ok(Self {
             form,
             head,

@@ -290,11 +290,20 @@ fn a_run_is_drawn() {
     let arguments = [
         "--self", "-s", "8,4k", "-n", "200", "--runs", "1", "--json", "--plot", &picture,
     ];
-    let (output, stdout, stderr) =
-        run_tool(PERF, &[&arguments[..], &["latency", "bandwidth"]].concat());
+    let (output, stdout, stderr) = run_tool(
+        PERF,
+        &[&arguments[..], &["latency", "bandwidth", "rate"]].concat(),
+    );
     assert!(output.status.success(), "{stderr}");
     let drawn = std::fs::read_to_string(&picture).expect("a picture");
-    for text in ["Latency", "n½", "99th percentile", "8 B"] {
+    for text in [
+        "Latency",
+        "n½",
+        "99th percentile",
+        "8 B",
+        "Message rate",
+        "level delivery",
+    ] {
         assert!(drawn.contains(text), "{text}: {drawn}");
     }
     std::fs::write(&kept, &stdout).expect("a file");
