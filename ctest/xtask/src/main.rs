@@ -30,6 +30,7 @@ mod install;
 mod layout;
 mod loom;
 mod man;
+mod markdown;
 mod miri;
 mod modules;
 mod package;

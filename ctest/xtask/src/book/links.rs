@@ -5,8 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Result;
-
-use super::summary::normal;
+use crate::markdown::normal;
 
 /// What a page of the book has.
 #[derive(Default)]

@@ -1,24 +1,13 @@
 //! Puts the pages where mdBook finds them, with what they link to.
 
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
-
 use crate::Result;
+use crate::markdown::{Fate, normal, relinked};
 
 use super::FOLDER;
-use super::summary::{Page, Summary, in_book, normal};
-
-/// What becomes of a link.
-enum Fate {
-    Stays,
-    /// A page that has another name in the book, or a folder that has a page.
-    Becomes(String),
-    /// A folder of the source, which the book has not: its text stays.
-    Goes,
-}
+use super::summary::{Page, Summary, in_book};
 
 /// Fills a folder for mdBook. Fails with all links that lead nowhere.
 pub(super) fn stage(root: &Path, summary: &Summary, folder: &Path) -> Result {
@@ -57,45 +46,17 @@ fn rewritten(
     page: &Page,
     files: &mut Vec<PathBuf>,
 ) -> std::result::Result<String, Vec<String>> {
-    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     let mut wrong = Vec::new();
-    let parser = Parser::new_ext(&page.text, Options::ENABLE_TABLES).into_offset_iter();
-    for (event, range) in parser {
-        let (Event::Start(Tag::Link {
-            link_type: LinkType::Inline,
-            dest_url,
-            ..
+    let text = relinked(&page.text, |link, written| {
+        fate(root, summary, page, link, files).unwrap_or_else(|why| {
+            wrong.push(format!("{}: {written}: {why}", page.path.display()));
+            Fate::Stays
         })
-        | Event::Start(Tag::Image {
-            link_type: LinkType::Inline,
-            dest_url,
-            ..
-        })) = event
-        else {
-            continue;
-        };
-        let written = &page.text[range.clone()];
-        let Some(middle) = written.rfind("](") else {
-            continue;
-        };
-        match fate(root, summary, page, &dest_url, files) {
-            Ok(Fate::Stays) => {}
-            Ok(Fate::Becomes(to)) => {
-                let at = range.start + middle + 2;
-                edits.push((at..range.end - 1, to));
-            }
-            Ok(Fate::Goes) => edits.push((range, written[1..middle].to_owned())),
-            Err(why) => wrong.push(format!("{}: {written}: {why}", page.path.display())),
-        }
+    });
+    match wrong.is_empty() {
+        true => Ok(text),
+        false => Err(wrong),
     }
-    if !wrong.is_empty() {
-        return Err(wrong);
-    }
-    let mut text = page.text.clone();
-    for (range, new) in edits.into_iter().rev() {
-        text.replace_range(range, &new);
-    }
-    Ok(text)
 }
 
 fn fate(

@@ -5,9 +5,10 @@
 //! a folder that does not exist is left out.
 
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::Result;
+use crate::markdown::normal;
 
 /// One page of the book.
 pub(super) struct Page {
@@ -171,21 +172,6 @@ pub(super) fn in_book(path: &Path) -> PathBuf {
     } else {
         path.to_owned()
     }
-}
-
-/// A path without `.` and `..`.
-pub(super) fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                normal.pop();
-            }
-            Component::CurDir => {}
-            part => normal.push(part),
-        }
-    }
-    normal
 }
 
 #[cfg(test)]

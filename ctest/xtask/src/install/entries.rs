@@ -34,7 +34,7 @@ const COPIED: [(&str, &str); 3] = [
     ("docs/learn", "learn"),
     ("docs/diagnosis", "diagnosis"),
 ];
-const OF_COPIED: [&str; 5] = ["c", "h", "md", "svg", "Makefile"];
+const OF_COPIED: [&str; 6] = ["c", "h", "md", "svg", "png", "Makefile"];
 
 /// The Python package, below the prefix where Debian's interpreters look for packages, and what shows how to use it.
 const PYTHON: &str = "python/vipl";
@@ -225,22 +225,10 @@ fn copied(folder: &Path) -> Result<Vec<(Source, PathBuf)>> {
                 continue;
             }
             let path = file.strip_prefix(folder)?.to_owned();
-            let is_page = path.extension().is_some_and(|kind| kind == "md");
-            let source = if is_page {
-                Source::Text(beside_each_other(&fs::read_to_string(&file)?))
-            } else {
-                Source::File(file)
-            };
-            files.push((source, path));
+            files.push((Source::File(file), path));
         }
     }
     Ok(files)
-}
-
-/// A page whose links lead to the other folder where both are installed.
-fn beside_each_other(page: &str) -> String {
-    page.replace("](../../examples/", "](../examples/")
-        .replace("](../docs/learn/", "](../learn/")
 }
 
 /// The programs that vip_conform runs, compiled; each is a file of the folder that is returned.

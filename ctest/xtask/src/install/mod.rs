@@ -22,6 +22,7 @@
 //! Files are put in place by renaming, so that running programs keep the old ones.
 
 mod entries;
+pub(crate) mod pages;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -34,7 +35,7 @@ use crate::book;
 use crate::cross;
 use crate::place::Place;
 use crate::uninstall;
-use crate::workspace::{Workspace, cargo, run as run_program};
+use crate::workspace::{Workspace, cargo, root, run as run_program};
 
 use entries::{Source, entries};
 
@@ -67,6 +68,7 @@ pub(crate) fn run(options: &Options) -> Result {
         .clone()
         .unwrap_or_else(|| workspace.target.join("release"));
     let mut entries = entries(place, &workspace, &built)?;
+    pages::settle(&root(), &mut entries)?;
     if options.book {
         entries.extend(entries::book(place, &book::html(&workspace)?)?);
     }

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::install;
+use crate::install::{self, pages};
 use crate::place::Place;
 use crate::uninstall;
 use crate::workspace::{Workspace, have, output, root};
@@ -71,6 +71,8 @@ pub(crate) fn run(options: &Options) -> Result {
     consumers::cmake(&bench)?;
     consumers::examples(&bench)?;
     consumers::course(&bench)?;
+    let links = pages::check(&prefix.join("share/doc/vipl"))?;
+    println!("documents: {links} links lead somewhere");
     walks::walk(&prefix, false)?;
     consumers::gdb(&bench)?;
     bench.tool()?;
