@@ -143,6 +143,8 @@ pub struct Process {
     pub version: String,
     #[expect(missing_docs)]
     pub program: String,
+    /// Whether it was started with the setting `flight`.
+    pub has_flights: bool,
 }
 
 /// A NIC handle, see [`layout::Nic`].
@@ -412,6 +414,7 @@ fn process(head: &Record<'_>) -> Process {
         vis_left_out: head.word(offset_of!(layout::Process, vis_left_out)),
         version: head.text(offset_of!(layout::Process, version), 32),
         program: head.text(offset_of!(layout::Process, program), 512),
+        has_flights: head.word(offset_of!(layout::Process, bytes)) > layout::BYTES as u64,
     }
 }
 
@@ -490,7 +493,7 @@ fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Re
     };
     let mut buffer = vec![0; bytes];
     let mut counts = [0; size_of::<layout::Counts>()];
-    for slot in 0..bound {
+    for slot in used(source, bound)? {
         let place = layout::VIS_AT + slot * size_of::<layout::Vi>();
         settled(source, &mut buffer, place, offset_of!(layout::Vi, sequence))?;
         let vi = Record(&buffer);
@@ -516,6 +519,25 @@ fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Re
         found.push(one);
     }
     Ok(found)
+}
+
+/// The slots below `bound` that have a VI. Many are read at a time: a file that is one hole takes no call for each.
+fn used(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<usize>> {
+    const PART: usize = 64;
+    let mut used = Vec::new();
+    let mut buffer = vec![0; PART.min(bound) * size_of::<layout::Vi>()];
+    for first in (0..bound).step_by(PART) {
+        let part = &mut buffer[..PART.min(bound - first) * size_of::<layout::Vi>()];
+        source.read(part, layout::VIS_AT + first * size_of::<layout::Vi>())?;
+        let vis = part.chunks_exact(size_of::<layout::Vi>()).map(Record);
+        let here = vis.map(|vi| vi.word(offset_of!(layout::Vi, handle)) != 0);
+        used.extend(
+            (first..)
+                .zip(here)
+                .filter_map(|(slot, here)| here.then_some(slot)),
+        );
+    }
+    Ok(used)
 }
 
 fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> Vi {
@@ -606,7 +628,8 @@ fn posted(counts: &Record<'_>, queue: usize) -> u32 {
     u32::from_ne_bytes(bytes.try_into().unwrap_or_default())
 }
 
-/// The descriptors of a ring. None if the file has no room for it: it was cut short, or the word lies.
+/// The descriptors of a ring. None if the file has no room for it: it was cut short, or the word lies. Entries without an address
+/// are none: holes of a file take no memory here.
 fn descriptors(
     source: &(impl Source + ?Sized),
     slot: usize,
@@ -653,7 +676,8 @@ fn descriptors(
             is_taken: number <= counted.taken,
         }
     };
-    (0..kept).rev().map(one).collect()
+    let posted = (0..kept).rev().map(one);
+    posted.filter(|posted| posted.descriptor != 0).collect()
 }
 
 /// The numbers of the latest entries of a ring, the oldest first.

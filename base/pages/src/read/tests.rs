@@ -94,7 +94,10 @@ fn what_a_process_publishes_is_read() {
     };
     vi.flight.set(layout::Ring::set(0, 0, Some(ring)));
     // The counter began at its greatest value, so the second descriptor is at the beginning.
-    pages.flight(2).rings[0].set(&[0x40, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0x80, 0]);
+    let mut entries = [0; 256 * 16];
+    entries[..16].copy_from_slice(&[0x40, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0x80, 0]);
+    entries[255 * 16] = 0x20;
+    pages.flight(2).rings[0].set(&entries);
 
     let read = Snapshot::read(pages.bytes(), true).unwrap();
     assert_eq!(
@@ -123,7 +126,7 @@ fn what_a_process_publishes_is_read() {
     assert_eq!(vi.remote_point, b"abc");
     let first = Posted {
         number: 1,
-        descriptor: 0,
+        descriptor: 0x20,
         memory: 0,
         status: 0,
         is_taken: true,
@@ -136,6 +139,10 @@ fn what_a_process_publishes_is_read() {
         is_taken: false,
     };
     assert_eq!(vi.descriptors, [vec![first, second], Vec::new()]);
+    // What was never written is no descriptor.
+    pages.flight(2).rings[0].set(&entries[..16]);
+    let holes = Snapshot::read(pages.bytes(), true).unwrap();
+    assert_eq!(holes.vis[0].descriptors, [vec![second], Vec::new()]);
     assert_eq!(vi.events.len(), EVENTS);
     assert_eq!(vi.events[0].happened, Happened::Connected(8));
     assert_eq!(vi.events[31].happened, Happened::Connected(39));
