@@ -123,6 +123,13 @@ impl Run {
         }
         command.env("LD_LIBRARY_PATH", library_dir());
         command.env("VIPL_CONFIG", "/dev/null");
+        // Settings with which all programs are to run once, such as `VIPL_FLIGHT=true`.
+        let settings = std::env::var("CTEST_SETTINGS").unwrap_or_default();
+        command.envs(
+            settings
+                .split_whitespace()
+                .filter_map(|one| one.split_once('=')),
+        );
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
