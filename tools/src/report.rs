@@ -120,7 +120,7 @@ impl Table {
     }
 
     /// The same in no more than `width` characters, if its columns can be divided: the rest follows below, each time with
-    /// the first `repeated` columns.
+    /// the first `repeated` columns. Rows that would be empty are left out.
     #[must_use]
     pub fn fitted(&self, width: usize, repeated: usize) -> String {
         let widths = self.widths();
@@ -140,7 +140,13 @@ impl Table {
                 block.push(column);
             }
         }
-        let texts: Vec<String> = blocks.iter().map(|block| self.of(block).text()).collect();
+        let block = |columns: &Vec<usize>| {
+            let mut part = self.of(columns);
+            part.rows
+                .retain(|row| row.iter().any(|cell| !cell.is_empty()));
+            part.text()
+        };
+        let texts: Vec<String> = blocks.iter().map(block).collect();
         texts.join("\n")
     }
 
@@ -174,6 +180,45 @@ fn csv_line(cells: &[String]) -> String {
         }
     });
     quoted.collect::<Vec<_>>().join(",")
+}
+
+/// The words of a text in lines of at most `width` characters, the first behind `first` and all others behind `others`; words that
+/// fit on no line are broken.
+#[must_use]
+pub fn wrapped(text: &str, width: usize, first: &str, others: &str) -> String {
+    let room = width.max(others.chars().count() + 8);
+    let mut lines = vec![first.to_owned()];
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().expect("a line");
+            let used = line.chars().count() + usize::from(!is_empty);
+            let left = room.saturating_sub(used);
+            if word.len() <= left {
+                if !is_empty {
+                    line.push(' ');
+                }
+                line.extend(&word);
+                is_empty = false;
+                break;
+            }
+            // A word that fits on no line is broken where it stands, if that is not near the end.
+            let is_fresh = is_empty && line.chars().count() == others.chars().count();
+            if word.len() > room - others.chars().count() && (is_fresh || left > 8) {
+                if !is_empty {
+                    line.push(' ');
+                }
+                line.extend(word.drain(..left));
+            }
+            lines.push(others.to_owned());
+            is_empty = true;
+        }
+    }
+    lines
+        .iter()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
 }
 
 /// A number with about three digits that count.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Finding, Verdict};
+use crate::report::wrapped;
 use crate::{Result, report};
 
 /// What lines of a finding that follow its first are indented by.
@@ -87,43 +88,6 @@ fn text(finding: &Finding, width: usize) -> String {
         text += &wrapped(mend, width, "  > ", INDENT);
     }
     text
-}
-
-/// Lines of at most `width` characters; words that are longer are broken.
-fn wrapped(text: &str, width: usize, first: &str, others: &str) -> String {
-    let room = width.max(INDENT.len() + 8);
-    let mut lines = vec![first.to_owned()];
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        let mut word: Vec<char> = word.chars().collect();
-        loop {
-            let line = lines.last_mut().expect("a line");
-            let used = line.chars().count() + usize::from(!is_empty);
-            let left = room.saturating_sub(used);
-            if word.len() <= left {
-                if !is_empty {
-                    line.push(' ');
-                }
-                line.extend(&word);
-                is_empty = false;
-                break;
-            }
-            // A word that fits on no line is broken where it stands, if that is not near the end.
-            let is_fresh = is_empty && line.chars().count() == others.chars().count();
-            if word.len() > room - others.len() && (is_fresh || left > 8) {
-                if !is_empty {
-                    line.push(' ');
-                }
-                line.extend(word.drain(..left));
-            }
-            lines.push(others.to_owned());
-            is_empty = true;
-        }
-    }
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ fn process(model: &Model, process: &ProcessNow) -> Value {
         "age_s": model.time.saturating_sub(about.opened) / 1_000_000_000,
         "last_seen_s": model.time.saturating_sub(about.clock) / 1_000_000_000,
         "called_exit": about.ended != 0,
+        "keeps_descriptors": about.has_flights,
         "vis_left_out": about.vis_left_out,
         "nics": nics.collect::<Value>(),
         "cqs": cqs.collect::<Value>(),
@@ -88,6 +89,9 @@ fn vi(model: &Model, vi: &ViNow) -> Value {
         "state_s": model.time.saturating_sub(page.state_since) / 1_000_000_000,
         "level": words::level(page.level),
         "transfer_max": page.transfer_max,
+        "tag": page.tag,
+        "rdma_write": page.rdma & 1 != 0,
+        "rdma_read": page.rdma & 2 != 0,
         "connections": page.connections,
         "peer": {
             "kind": match page.peer { 1 => "process", 2 => "host", _ => "none" },

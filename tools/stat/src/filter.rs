@@ -32,13 +32,14 @@ impl Filter {
         if self.0.is_empty() {
             return Cow::Borrowed(model);
         }
-        let of_list = |list: &Value, name: &str| -> Value {
+        let of_list = |list: &Value, names: &[&str]| -> Value {
             let lines = list.as_array().into_iter().flatten();
-            let found = lines.filter(|line| self.is_in(line[name].as_str().unwrap_or_default()));
+            let has = |text: &Value| self.is_in(text.as_str().unwrap_or_default());
+            let found = lines.filter(|line| names.iter().any(|name| has(&line[name])));
             found.cloned().collect()
         };
         let agent = model.agent.clone().map(|mut agent| {
-            agent["budgets"] = of_list(&agent["budgets"], "name");
+            agent["budgets"] = of_list(&agent["budgets"], &["name"]);
             agent
         });
         Cow::Owned(Model {
@@ -50,7 +51,10 @@ impl Filter {
                 .collect(),
             unreadable: model.unreadable.clone(),
             agent,
-            devices: model.devices.as_ref().map(|list| of_list(list, "name")),
+            devices: model
+                .devices
+                .as_ref()
+                .map(|list| of_list(list, &["name", "plugin"])),
         })
     }
 

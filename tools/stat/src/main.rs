@@ -3,6 +3,7 @@
 mod document;
 mod filter;
 mod find;
+mod links;
 mod model;
 mod once;
 mod prometheus;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use vipl_sys::text::one_line;
+use vipl_tools::report::wrapped;
 
 use crate::model::Model;
 use crate::view::View;
@@ -11,46 +12,59 @@ use crate::words;
 /// Descriptors of each queue that are shown of a process that has ended; JSON has all.
 const DESCRIPTORS: usize = 16;
 
-/// The tables, each no wider than `width` if its columns can be divided; `is_narrowed`: of some
+/// What further lines of a note begin with.
+const INDENT: &str = "    ";
+
+/// Said of a process that has kept no descriptors.
+const NO_FLIGHTS: &str =
+    "Started with VIPL_FLIGHT=true, a process keeps the last 256 descriptors of each queue, too";
+
+/// The tables, each no wider than `width`; `is_narrowed`: of some
 /// processes only.
 pub(crate) fn text(model: &Model, width: usize, is_narrowed: bool) -> String {
     let mut text = String::new();
     if model.processes.is_empty() && is_narrowed {
-        text += "no process that is shown here has that\n";
+        text += &wrapped("no process that is shown here has that", width, "", "");
     } else if model.processes.is_empty() {
-        text += "no process of this user publishes anything; those of other users are for root\n";
+        let nothing =
+            "no process of this user publishes anything; those of other users are for root";
+        text += &wrapped(nothing, width, "", "");
     }
+    let agent = model
+        .agent
+        .as_ref()
+        .and_then(|agent| agent["agent"].as_str());
+    let agent = agent.map_or(String::new(), |agent| format!(", {agent}"));
+    let budgets = format!("budgets of this user at the Kernel Agent{agent}");
     let tables = [
         ("processes", View::processes(model), 2),
         ("VIs", View::vis(model), 2),
         ("NICs", View::nics(model), 2),
         ("completion queues", View::cqs(model), 1),
         ("counters", View::counters(model), 2),
-        (
-            "budgets of this user at the Kernel Agent",
-            View::budgets(model),
-            1,
-        ),
+        (&budgets, View::budgets(model), 1),
+        ("devices", View::devices(model), 2),
     ];
     for (name, view, repeated) in tables {
         if !view.rows.is_empty() {
             let blank = if text.is_empty() { "" } else { "\n" };
-            let _ = write!(text, "{blank}{name}\n{}", view.text(width, repeated));
+            text += blank;
+            text += &wrapped(name, width, "", "");
+            text += &view.text(width, repeated);
         }
     }
+    let mut notes = Vec::new();
     for process in &model.processes {
         let out = process.seen.pages.process.vis_left_out;
         if out > 0 {
-            let _ = writeln!(
-                text,
-                "process {}: {out} more VIs are not published",
-                process.seen.pid
-            );
+            let pid = process.seen.pid;
+            notes.push(format!("process {pid}: {out} more VIs are not published"));
         }
     }
     for (path, why) in &model.unreadable {
-        let _ = writeln!(text, "cannot read {}: {why}", path.display());
+        notes.push(format!("cannot read {}: {why}", path.display()));
     }
+    text.extend(notes.iter().map(|note| wrapped(note, width, "", INDENT)));
     text
 }
 
@@ -71,11 +85,13 @@ pub(crate) fn last(model: &Model, width: usize) -> String {
             format!("was killed or crashed; it was last seen {ago} before now")
         };
         let blank = if text.is_empty() { "" } else { "\n" };
-        let _ = writeln!(
-            text,
-            "{blank}process {}, {}: {end}",
-            process.seen.pid,
-            one_line(&about.program)
+        text += blank;
+        let (pid, program) = (process.seen.pid, one_line(&about.program));
+        text += &wrapped(
+            &format!("process {pid}, {program}: {end}"),
+            width,
+            "",
+            INDENT,
         );
         let one = Model {
             time: model.time,
@@ -101,12 +117,13 @@ pub(crate) fn last(model: &Model, width: usize) -> String {
                 .max()
                 .unwrap_or(0);
             for event in &vi.page.events {
-                let before = words::time(last.saturating_sub(event.time));
-                let _ = writeln!(text, "  {before:>8}  {}", words::event(event.happened));
+                let ago = last.saturating_sub(event.time);
+                text += &words::event_line(ago, event.happened, width);
             }
-            for line in words::descriptors(&vi.page, DESCRIPTORS) {
-                let _ = writeln!(text, "{line}");
-            }
+            text += &words::descriptors(&vi.page, DESCRIPTORS, width);
+        }
+        if !about.has_flights && !process.vis.is_empty() {
+            text += &wrapped(NO_FLIGHTS, width, "\n", "");
         }
     }
     text

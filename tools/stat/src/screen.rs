@@ -1,5 +1,6 @@
 //! The terminal: what is shown, and what the keys do.
 
+mod detail;
 mod draw;
 
 use std::borrow::Cow;
@@ -78,6 +79,8 @@ pub(crate) struct Screen {
     only: Option<(PathBuf, u64)>,
     /// The VI that is shown alone.
     detail: Option<Subject>,
+    /// Lines of it above the first that is shown.
+    scroll: usize,
     paused: bool,
 }
 
@@ -100,6 +103,7 @@ impl Screen {
             typing: false,
             only: None,
             detail: None,
+            scroll: 0,
             paused: false,
         }
     }
@@ -127,6 +131,10 @@ impl Screen {
     }
 
     fn step(&mut self, rows: isize) {
+        if self.detail.is_some() {
+            self.scroll = self.scroll.saturating_add_signed(rows);
+            return;
+        }
         let count = self.view().rows.len();
         let place = self.table.selected().unwrap_or(0);
         let place = place
@@ -191,7 +199,7 @@ impl Screen {
                 self.only = found.map(|process| (path, process.seen.pid));
                 self.go(Tab::Vis);
             }
-            Some(vi @ Subject::Vi(..)) => self.detail = Some(vi),
+            Some(vi @ Subject::Vi(..)) => (self.detail, self.scroll) = (Some(vi), 0),
             _ => {}
         }
     }

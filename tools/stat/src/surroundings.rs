@@ -3,6 +3,7 @@
 //! A stopped agent lets its clients wait for half a minute, and a look at a host where something hangs is wanted just then. So a
 //! thread asks, and what it has not learnt in time is left to a later look.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 use vipl_sys::clock::{Instant, sleep};
 use vipl_tools::host;
 
+use crate::links;
 use crate::model::Model;
 
 /// How long a look waits for the agent.
@@ -54,7 +56,10 @@ impl Surroundings {
         let asked = self.clone();
         let thread = std::thread::Builder::new().spawn(move || {
             let agent = host::describe(library, "budgets");
-            let devices = host::describe(library, "devices");
+            let mut devices = host::describe(library, "devices");
+            if let Some(devices) = &mut devices {
+                links::add(devices, Path::new("/sys/class/net"));
+            }
             *asked.known() = Known {
                 agent,
                 devices,

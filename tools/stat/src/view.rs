@@ -1,10 +1,18 @@
 //! Tables of a model, for text and for the screen.
 
+use serde_json::Value;
 use vipl_pages::read::Sampled;
 use vipl_sys::text::one_line;
+use vipl_tools::report::wrapped;
 
 use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, Rates, ViNow};
 use crate::words;
+
+/// Characters of a line in which a text can be read; with less, the columns beside it follow below.
+const ENOUGH: usize = 20;
+
+/// Characters of a line that a text has at least.
+const LEAST: usize = 8;
 
 /// A cell: its text, and the number by which it is sorted, if it is one.
 #[derive(Clone, Debug, PartialEq)]
@@ -324,15 +332,30 @@ impl View {
         }
     }
 
-    /// The devices that the library names, and their plug-ins.
+    /// The devices that the library names, their plug-ins, and their links.
     pub(crate) fn devices(model: &Model) -> View {
-        let columns = vec![left("device", 0), left("plug-in", 0)];
+        let columns = vec![
+            left("device", 0),
+            left("plug-in", 0),
+            left("link", 1),
+            right("MTU", 2),
+            right("Mbit/s", 3),
+        ];
         let devices = model.devices.iter().flat_map(|devices| devices.as_array());
-        let rows = devices.flatten().map(|device| Row {
-            subject: Subject::Other,
-            cells: ["name", "plugin"]
-                .map(|field| text(device[field].as_str().unwrap_or_default()))
-                .to_vec(),
+        let rows = devices.flatten().map(|device| {
+            let word = |value: &Value| text(value.as_str().unwrap_or_default());
+            let known = |value: &Value| value.as_u64().map_or_else(|| text(""), number);
+            let link = &device["link"];
+            Row {
+                subject: Subject::Other,
+                cells: vec![
+                    word(&device["name"]),
+                    word(&device["plugin"]),
+                    word(&link["state"]),
+                    known(&link["mtu"]),
+                    known(&link["mbit_per_s"]),
+                ],
+            }
         });
         View {
             columns,
@@ -370,9 +393,19 @@ impl View {
         self.columns.iter().enumerate().map(width).collect()
     }
 
+    /// The width of each column on a screen: no text takes more than half of it.
+    pub(crate) fn cut_widths(&self, width: usize) -> Vec<usize> {
+        let widths = self.widths().into_iter().zip(&self.columns);
+        let cut = |(own, column): (usize, &Column)| match column.left {
+            true => own.min((width / 2).max(column.heading.len())),
+            false => own,
+        };
+        widths.map(cut).collect()
+    }
+
     /// The columns that fit into a width, with one space or more between them; the others go by their rank.
     pub(crate) fn fitting(&self, width: usize) -> Vec<usize> {
-        let widths = self.widths();
+        let widths = self.cut_widths(width);
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         let needed = |kept: &[usize]| kept.iter().map(|place| widths[*place] + 2).sum::<usize>();
         while kept.len() > 1 && needed(&kept).saturating_sub(2) > width {
@@ -385,7 +418,8 @@ impl View {
         kept
     }
 
-    /// A table in text, no wider than `width` if its columns can be divided.
+    /// A table in text, no wider than `width`: columns that do not fit follow below, each time with the first `repeated` ones, and
+    /// a text that is too long for its column has several lines.
     pub(crate) fn text(&self, width: usize, repeated: usize) -> String {
         let headings = self.columns.iter().map(|column| {
             let mark = if column.left { "<" } else { "" };
@@ -394,10 +428,41 @@ impl View {
         let headings: Vec<String> = headings.collect();
         let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
         let mut table = vipl_tools::report::Table::new(&headings);
+        let rooms = self.rooms(width, repeated);
         for row in &self.rows {
-            table.row(row.cells.iter().map(|cell| cell.text.clone()).collect());
+            let cells = row.cells.iter().zip(&rooms);
+            let cells = cells.map(|(cell, room)| match cell.text.chars().count() > *room {
+                true => wrapped(&cell.text, *room, "", ""),
+                false => cell.text.clone(),
+            });
+            let cells: Vec<String> = cells.collect();
+            let lines = cells.iter().map(|cell| cell.lines().count()).max();
+            for line in 0..lines.unwrap_or(0) {
+                let part = |cell: &String| cell.lines().nth(line).unwrap_or_default().to_owned();
+                table.row(cells.iter().map(part).collect());
+            }
         }
         table.fitted(width, repeated)
+    }
+
+    /// How wide each column may be.
+    fn rooms(&self, width: usize, repeated: usize) -> Vec<usize> {
+        let widths = self.widths();
+        let sum = |widths: &[usize]| widths.iter().map(|width| width + 2).sum::<usize>();
+        let (keys, others) = widths.split_at(repeated);
+        let widest = others.iter().max().map_or(0, |width| width + 2);
+        let key = |own: &usize| {
+            let beside = |others: usize| width.saturating_sub(sum(keys) - own - 2 + others);
+            match beside(sum(others)) {
+                room @ ENOUGH.. => room,
+                _ => beside(widest).max(LEAST),
+            }
+        };
+        let mut rooms: Vec<usize> = keys.iter().map(key).collect();
+        let kept = keys.iter().zip(&rooms).map(|(own, room)| *own.min(room));
+        let kept = sum(&kept.collect::<Vec<_>>());
+        rooms.resize(widths.len(), width.saturating_sub(kept).max(LEAST));
+        rooms
     }
 }
 
@@ -445,19 +510,38 @@ mod tests {
 
     #[test]
     fn no_table_is_wider_than_its_room() {
-        let model = sample();
-        for view in [
-            View::processes(&model),
-            View::vis(&model),
-            View::nics(&model),
-            View::cqs(&model),
+        let mut asking = seen(11, 0);
+        let vi = &mut asking.pages.vis[0];
+        (vi.peer, vi.state) = (0, 2);
+        vi.peer_address = vec![2; 6];
+        vi.remote_point = vec![7; 64];
+        asking.pages.nics[0].device = "sim:loss=0.2,reorder=0.1,duplicate=0.1,seed=4711".to_owned();
+        let mut model = model(&[(1_000_000_000, vec![asking, seen(4_194_304, 1 << 40)])]);
+        model.agent = Some(serde_json::json!({"budgets": [{
+            "name": "connection handles of the NICs of one process", "used": 1, "limit": 65_536,
+        }]}));
+        for (view, repeated) in [
+            (View::processes(&model), 2),
+            (View::vis(&model), 2),
+            (View::nics(&model), 2),
+            (View::cqs(&model), 1),
+            (View::counters(&model), 2),
+            (View::budgets(&model), 1),
         ] {
             for width in [40, 80] {
-                let text = view.text(width, 1);
+                let text = view.text(width, repeated);
                 assert!(
                     text.lines().all(|line| line.chars().count() <= width),
                     "{text}"
                 );
+                // Nothing is left out, whatever the lines are.
+                for cell in view.rows.iter().flat_map(|row| &row.cells) {
+                    let mut words = cell.text.split(' ');
+                    assert!(
+                        words.all(|word| word.len() > 28 || text.contains(word)),
+                        "{text}"
+                    );
+                }
             }
         }
     }

@@ -1,11 +1,14 @@
 //! What values are called.
 
+use std::fmt::Write as _;
+
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
 };
 use vipl_client::{AsyncCode, host_socket, host_text};
 use vipl_pages::read::{Posted, Vi};
 use vipl_pages::record::Happened;
+use vipl_tools::report::wrapped;
 
 /// Name of a state of a VI.
 pub(crate) fn state(number: u64) -> String {
@@ -103,25 +106,47 @@ pub(crate) fn fate(posted: &Posted) -> String {
     }
 }
 
-/// The latest descriptors of a VI's queues, `most` of each, a line each.
-pub(crate) fn descriptors(vi: &Vi, most: usize) -> Vec<String> {
-    let mut lines = Vec::new();
+/// The latest descriptors of a VI's queues, `most` of each: a line each, or where one would be wider than `width` two or more.
+pub(crate) fn descriptors(vi: &Vi, most: usize, width: usize) -> String {
+    let mut text = String::new();
     for (name, list) in ["send queue", "receive queue"].iter().zip(&vi.descriptors) {
         let shown = &list[list.len().saturating_sub(most)..];
-        if let Some(last) = shown.last() {
-            let count = shown.len();
-            lines.push(format!("{name}: the last {count} of {}", last.number));
+        let Some(last) = shown.last() else { continue };
+        let (count, digits) = (shown.len(), last.number.to_string().len());
+        let _ = writeln!(text, "{name}: the last {count} of {}", last.number);
+        let place = |posted: &Posted| {
+            let Posted {
+                descriptor, memory, ..
+            } = posted;
+            format!("{descriptor:#x}  memory {memory:#x}")
+        };
+        let line = |posted: &Posted| {
+            let (number, place, fate) = (posted.number, place(posted), fate(posted));
+            format!("  {number:>digits$}  {place}  {fate}\n")
+        };
+        let lines: Vec<String> = shown.iter().map(line).collect();
+        if lines
+            .iter()
+            .all(|line| line.chars().count() <= width.saturating_add(1))
+        {
+            text.extend(lines);
+            continue;
         }
-        lines.extend(shown.iter().map(|posted| {
-            let (number, at) = (posted.number, posted.descriptor);
-            let memory = posted.memory;
-            format!(
-                "  {number:>8}  {at:#x}  memory {memory:#x}  {}",
-                fate(posted)
-            )
-        }));
+        let others = " ".repeat(digits + 4);
+        for posted in shown {
+            let first = format!("  {:>digits$}  ", posted.number);
+            text += &wrapped(&fate(posted), width, &first, &others);
+            text += &wrapped(&place(posted), width, &others, &others);
+        }
     }
-    lines
+    text
+}
+
+/// An event, behind how long ago it was.
+pub(crate) fn event_line(ago: u64, what: Happened, width: usize) -> String {
+    let first = format!("{:>8}  ", time(ago));
+    let others = " ".repeat(first.chars().count());
+    wrapped(&event(what), width, &first, &others)
 }
 
 /// An event in words.

@@ -7,16 +7,13 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table};
 use vipl_sys::text::one_line;
 
-use super::{Screen, Tab};
-use crate::model::{Model, ProcessNow, ViNow};
+use super::{Screen, Tab, detail};
+use crate::model::{ProcessNow, ViNow};
 use crate::view::Subject;
 use crate::words;
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
-
-/// Descriptors of each queue of a VI that are shown.
-const DESCRIPTORS: usize = 12;
 
 impl Screen {
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
@@ -27,13 +24,18 @@ impl Screen {
             Constraint::Length(1),
         ];
         let [head, tabs, body, keys] = Layout::vertical(rows).areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()).style(BOLD), head);
+        frame.render_widget(
+            Paragraph::new(self.head(head.width.into())).style(BOLD),
+            head,
+        );
         frame.render_widget(Paragraph::new(self.tabs(tabs.width.into())), tabs);
         match self.shown() {
             Some((process, vi)) => {
-                let lines = detail(&self.model, process, vi);
-                let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
-                frame.render_widget(Paragraph::new(lines), body);
+                let text = detail::text(&self.model, process, vi, body.width.into());
+                let lines = text.lines().count().saturating_sub(body.height.into());
+                let scroll = self.scroll.min(lines);
+                frame.render_widget(Paragraph::new(text).scroll((scroll as u16, 0)), body);
+                self.scroll = scroll;
             }
             None => self.draw_table(frame, body),
         }
@@ -43,7 +45,8 @@ impl Screen {
         );
     }
 
-    fn head(&self) -> String {
+    /// All processes together, in few words on a narrow screen.
+    fn head(&self, width: usize) -> String {
         let (mut sent, mut received, mut vis) = (0.0, 0.0, 0_u64);
         for sums in self.model.processes.iter().map(|process| &process.sums) {
             vis = vis.wrapping_add(sums.vis);
@@ -52,13 +55,15 @@ impl Screen {
                 received += rates.received;
             }
         }
-        let paused = if self.paused { " PAUSED" } else { "" };
-        format!(
-            "vipstat{paused} {} proc {vis} VIs {} sent/s {} recv/s",
-            self.model.processes.len(),
-            words::count(sent),
-            words::count(received)
-        )
+        let paused = if self.paused { "PAUSED " } else { "" };
+        let processes = self.model.processes.len();
+        let (sent, received) = (words::count(sent), words::count(received));
+        let long =
+            format!("vipstat {paused}{processes} proc {vis} VIs {sent} sent/s {received} recv/s");
+        match long.chars().count() <= width {
+            true => long,
+            false => format!("{paused}{processes} proc {vis} VIs out {sent} in {received}/s"),
+        }
     }
 
     /// The names of the pages; on a narrow screen that of this one.
@@ -88,16 +93,19 @@ impl Screen {
     }
 
     fn keys(&self, width: usize) -> String {
-        if self.typing || !self.filter.is_empty() {
+        if self.typing || !self.filter.is_empty() && self.detail.is_none() {
             let cursor = if self.typing { "_" } else { " (Esc: all)" };
             return format!("/{}{cursor}", one_line(&self.filter));
+        }
+        if self.detail.is_some() {
+            return "q quit  arrows scroll  Esc back".to_owned();
         }
         if let Some((_, pid)) = &self.only {
             return format!("process {pid} (Esc: all)");
         }
         let long =
             "q quit  arrows move  Enter open  Esc back  s sort  r reverse  / filter  p pause";
-        let short = "q quit Enter open s sort / filter p pause";
+        let short = "q quit Enter open s,r sort / find p hold";
         (if width >= long.len() { long } else { short }).to_owned()
     }
 
@@ -114,9 +122,9 @@ impl Screen {
             return;
         }
         let kept = view.fitting(body.width.into());
-        let widths = view.widths();
+        let widths = view.cut_widths(body.width.into());
         let aligned = |place: usize, text: &str| {
-            let line = Line::from(text.to_owned());
+            let line = Line::from(cut(text, widths[place]));
             if view.columns[place].left {
                 line
             } else {
@@ -133,10 +141,10 @@ impl Screen {
                 .map(|place| aligned(*place, &row.cells[*place].text));
             Row::new(cells.collect::<Vec<_>>())
         });
-        let widths = kept
+        let constraints = kept
             .iter()
             .map(|place| Constraint::Length(widths[*place] as u16));
-        let table = Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+        let table = Table::new(rows.collect::<Vec<_>>(), constraints.collect::<Vec<_>>())
             .header(header)
             .column_spacing(2)
             .row_highlight_style(REVERSED);
@@ -158,81 +166,14 @@ impl Screen {
     }
 }
 
-/// All that there is of a VI.
-fn detail(model: &Model, process: &ProcessNow, vi: &ViNow) -> Vec<String> {
-    let page = &vi.page;
-    let time = |age: Option<u64>| age.map_or_else(|| "-".to_owned(), words::time);
-    let mut lines = vec![
-        format!("VI {} {:#x}", page.number, page.handle),
-        format!(
-            "process {} {}",
-            process.seen.pid,
-            one_line(words::program(&process.seen.pages.process.program))
-        ),
-        format!(
-            "{} for {}, connection {}",
-            words::state(page.state),
-            words::time(model.time.saturating_sub(page.state_since)),
-            page.connections
-        ),
-        format!("peer {}", words::peer(page, vi.is_ip)),
-        format!(
-            "{}, messages to {} B",
-            words::level(page.level),
-            page.transfer_max
-        ),
-    ];
-    for (name, queue, age) in [
-        ("send", &page.send, vi.send_age),
-        ("recv", &page.recv, vi.recv_age),
-    ] {
-        lines.push(format!(
-            "{name}: {} posted, {} done, {} failed",
-            queue.posted, queue.taken, queue.failed
-        ));
-        lines.push(format!(
-            "      {} on it, oldest {}",
-            queue.depth(),
-            time(age)
-        ));
+/// A text, or its beginning.
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text
+            .chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect(),
+        false => text.to_owned(),
     }
-    lines.extend(samples(vi));
-    lines.push(String::new());
-    lines.push("events".to_owned());
-    for event in page.events.iter().rev() {
-        let ago = words::time(model.time.saturating_sub(event.time));
-        lines.push(format!("{ago:>8} ago  {}", words::event(event.happened)));
-    }
-    let descriptors = words::descriptors(page, DESCRIPTORS);
-    if !descriptors.is_empty() {
-        lines.push(String::new());
-    }
-    lines.extend(descriptors);
-    lines
-}
-
-/// Bytes, and times of sends.
-fn samples(vi: &ViNow) -> Vec<String> {
-    let Some(total) = &vi.page.sampled else {
-        return Vec::new();
-    };
-    let [sent, received] = total.bytes.map(|bytes| words::bytes(bytes as f64));
-    let mut lines = vec![format!("bytes: {sent} sent, {received} received")];
-    if let Some(rates) = vi.rates {
-        lines.push(format!(
-            "       {}/s sent, {}/s received",
-            words::bytes(rates.sent_bytes),
-            words::bytes(rates.received_bytes)
-        ));
-    }
-    if vi.sampled.count() > 0 {
-        let time = |share| words::short_time(vi.sampled.quantile(share).unwrap_or(0));
-        lines.push(format!(
-            "a send takes {} (p50), {} (p90), {} (p99)",
-            time(0.5),
-            time(0.9),
-            time(0.99)
-        ));
-    }
-    lines
 }

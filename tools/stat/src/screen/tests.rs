@@ -68,10 +68,11 @@ fn processes_on_80_columns() {
 fn a_narrow_screen_shows_what_matters() {
     let mut screen = Screen::new(sample(), String::new());
     let lines = lines(&mut screen, 40);
+    assert_eq!(lines[0], "2 proc 2 VIs out 2.00k in 0/s");
     assert_eq!(lines[1], "[1/7 processes] Tab: next");
     let headings: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(headings, ["pid", "program", "conn", "sent/s", "recv/s"]);
-    assert_eq!(lines[11], "q quit Enter open s sort / filter p paus");
+    assert_eq!(lines[11], "q quit Enter open s,r sort / find p hold");
     assert!(lines.iter().all(|line| line.chars().count() <= 40));
 }
 
@@ -91,10 +92,20 @@ fn a_process_leads_to_its_vis_and_a_vi_to_its_events() {
     }
     screen.key(KeyCode::Enter);
     let lines = lines(&mut screen, 40);
-    assert_eq!(lines[2], "VI 3 0x2001267");
-    assert_eq!(lines[5], "peer process 4712 VI 7");
-    assert_eq!(lines[7], "send: 2102 posted, 2100 done, 0 failed");
-    assert_eq!(lines[8], "      2 on it, oldest 0 µs");
+    assert_eq!(lines[2], "VI          3 0x2001267");
+    assert_eq!(lines[3], "process     4711 server4711");
+    assert_eq!(lines[11], "q quit  arrows scroll  Esc back");
+    for _ in 0..3 {
+        screen.key(KeyCode::PageDown);
+    }
+    let end = self::lines(&mut screen, 40);
+    assert_eq!(end[6], "errors      0");
+    assert_eq!(end[8], "events, the latest first", "{end:#?}");
+    assert_eq!(end[9], "   1.0 s  connected with process 4712");
+    for _ in 0..3 {
+        screen.key(KeyCode::PageUp);
+    }
+    assert_eq!(self::lines(&mut screen, 40), lines);
     screen.key(KeyCode::Esc);
     assert_eq!(screen.detail, None);
     for tab in ['1', '3', '4', '5'] {
@@ -151,4 +162,95 @@ fn nothing_to_show_and_any_size_are_fine() {
         let mut screen = Screen::new(sample(), String::new());
         terminal.draw(|frame| screen.draw(frame)).unwrap();
     }
+}
+
+/// A VI about which there is more than a screen has room for, and its peer.
+fn long() -> Model {
+    let mut asking = seen(11, 100);
+    let pages = &mut asking.pages;
+    pages.cqs[0].handle = 0x300_0007;
+    let vi = &mut pages.vis[0];
+    (vi.recv_cq, vi.rdma) = (0x300_0007, 3);
+    vi.remote_point = b"a discriminator of some words\0".to_vec();
+    vi.local_point = vec![7; 64];
+    let of_send = |status| Event {
+        time: 1_000_000_000,
+        happened: Happened::Failed(true, status),
+    };
+    vi.events = vec![of_send(0x2_0081), of_send(0x4_01fe)];
+    let posted = |number| vipl_pages::read::Posted {
+        number,
+        descriptor: 0x7f5f_8e3f_1000 + number,
+        memory: 0x9000_1000,
+        status: [0, 1, 0x3_00e1, 0x4_0101][number as usize % 4],
+        is_taken: number % 3 == 0,
+    };
+    vi.descriptors = [0..40, 99..104].map(|numbers| numbers.map(posted).collect());
+    (vi.peer_pid, vi.peer_vi) = (12, 3);
+    let mut other = seen(12, 100);
+    (other.pages.vis[0].peer_pid, other.pages.vis[0].peer_vi) = (11, 3);
+    model(&[(2_000_000_000, vec![asking, other])])
+}
+
+#[test]
+fn all_of_a_vi_is_readable_on_40_and_80_columns() {
+    let model = long();
+    let process = &model.processes[0];
+    let mut texts = Vec::new();
+    for width in [40, 80] {
+        let text = detail::text(&model, process, &process.vis[0], width);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= width),
+            "{text}"
+        );
+        let last = crate::once::last(&model, width);
+        assert!(
+            last.lines().all(|line| line.chars().count() <= width),
+            "{last}"
+        );
+        // Nothing is cut: the words are the same at all widths.
+        for text in [&text, &last] {
+            for word in [
+                "send queue: the last",
+                "of 39",
+                "0x7f5f8e3f1027",
+                "0x90001000",
+                "receive queue: the last 5 of 103",
+                "REMOTE_DESC_ERROR",
+                "process 12 VI 3",
+            ] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
+        texts.push(text);
+    }
+    let [narrow, wide] = &texts[..] else {
+        unreachable!()
+    };
+    for text in [
+        "CQ 0x3000007, 5 of 128 entries",
+        "server12, via_lo: 2 on its send queue, 16 on its receive queue",
+        "asked for   \"a discriminator of some words\\x00\"",
+        "delivery, RDMA Write and Read, messages to 65536 B",
+    ] {
+        assert!(wide.contains(text), "{text}: {wide}");
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let (all, part) = (words(narrow), words(text));
+        assert!(
+            all.windows(part.len()).any(|some| some == part),
+            "{text}: {narrow}"
+        );
+    }
+    let mut screen = Screen::new(model, String::new());
+    screen.go(Tab::Vis);
+    screen.key(KeyCode::Enter);
+    for _ in 0..9 {
+        screen.key(KeyCode::PageDown);
+    }
+    let end = lines(&mut screen, 80);
+    assert!(end[9].starts_with("  103  "), "{end:#?}");
 }
