@@ -16,7 +16,7 @@ use crate::checker::{Ended, Running, host_triple, runtime};
 use crate::workspace::{Workspace, cargo, have, root, run};
 
 /// Targets, and how many executions of each make the fixed sequence.
-const TARGETS: [(&str, u64); 10] = [
+const TARGETS: [(&str, u64); 11] = [
     ("descriptor", 8_000),
     ("agent_message", 300),
     ("datagram", 8_000),
@@ -27,6 +27,7 @@ const TARGETS: [(&str, u64); 10] = [
     ("device_name", 8_000),
     ("control", 8_000),
     ("recording", 8_000),
+    ("pages", 2_000),
 ];
 /// Seconds of each target when none are given.
 const SECONDS: u64 = 15;
