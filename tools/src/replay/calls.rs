@@ -70,6 +70,11 @@ impl Stage<'_> {
         if call.result == "left" {
             return Outcome::Left("its thread was cancelled in it, at a moment that no file shows");
         }
+        if call.is_beside {
+            return Outcome::Left(
+                "a wait whose time was up beside another one, which would lose what this one finds",
+            );
+        }
         // SAFETY: handles of now, or bad ones, which the library checks; pointers to values of these functions, to memory that
         // lives as long as the processes do, or to no memory at all where the program of then gave a bad one.
         unsafe {

@@ -31,6 +31,8 @@ pub(super) struct Call {
     pub(super) result: String,
     /// A request for a peer whose time was up then, as a later call says.
     pub(super) expires: bool,
+    /// A wait whose time was up while another call took something from the same place.
+    pub(super) is_beside: bool,
     values: HashMap<String, String>,
 }
 
@@ -52,6 +54,7 @@ impl Call {
             name,
             result,
             expires: false,
+            is_beside: false,
             values: values.collect::<Option<_>>()?,
         })
     }

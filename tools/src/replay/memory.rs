@@ -267,7 +267,7 @@ mod tests {
              1 9 10 VipRegisterMem VIP_ERROR_RESOURCE VirtualAddress=0x40000 Length=0x7fff00000000",
         )
         .expect("memory");
-        assert!(!memory.has(0x11000, 1), "nobody has called vipl_alloc yet");
+        assert!(!memory.has(0x11000, 1), "nothing is allocated yet");
         let other = memory.now(0x10010);
         assert!(other != 0x10010 && memory.may_allocate(0x2000) && !memory.may_allocate(1 << 20));
         let mut given = vec![0_u8; 0x2000];

@@ -42,6 +42,37 @@ impl Source {
 /// What a wait has found, although it found nothing then: its code, and the descriptor or request.
 pub(super) type Found = (i32, usize);
 
+/// Marks waits whose time was up while another call was about to take something from the same source: that one is waiting in the
+/// library already, and could not be given what this one finds.
+fn mark_beside(calls: &mut [Call]) {
+    let mut taken: HashMap<Source, Vec<(u64, u64)>> = HashMap::new();
+    for call in calls.iter().filter(|call| call.result != "VIP_TIMEOUT") {
+        if let Some(source) = Source::of(call) {
+            taken
+                .entry(source)
+                .or_default()
+                .push((call.began, call.ended));
+        }
+    }
+    for all in taken.values_mut() {
+        all.sort_unstable();
+        // Each with the latest end so far.
+        let mut last = 0;
+        for (_, ended) in all {
+            last = last.max(*ended);
+            *ended = last;
+        }
+    }
+    for call in calls.iter_mut().filter(|call| call.result == "VIP_TIMEOUT") {
+        let all = Source::of(call).and_then(|source| taken.get(&source));
+        let before = all.and_then(|all| {
+            let place = all.partition_point(|(began, _)| *began < call.ended);
+            Some(all[place.checked_sub(1)?].1)
+        });
+        call.is_beside = before.is_some_and(|ended| ended > call.began);
+    }
+}
+
 /// What changes while calls are made.
 #[derive(Default)]
 struct Handles {
@@ -70,7 +101,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(recording: Recording, memory: Memory) -> Process {
+    pub(super) fn new(mut recording: Recording, memory: Memory) -> Process {
+        mark_beside(&mut recording.calls);
         let found = recording
             .calls
             .iter()
@@ -203,6 +235,19 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_beside_another_one_is_marked() {
+        let text = "vipl-record 1 1 b\n\
+                    1 10 20 VipRecvWait VIP_TIMEOUT ViHandle=0x7\n2 5 30 VipRecvWait VIP_SUCCESS ViHandle=0x7\n\
+                    1 31 40 VipRecvWait VIP_TIMEOUT ViHandle=0x7\n2 41 42 VipRecvDone VIP_SUCCESS ViHandle=0x7\n\
+                    1 10 20 VipSendWait VIP_TIMEOUT ViHandle=0x7\n2 1 2 VipRecvDone VIP_SUCCESS ViHandle=0x7\n";
+        let recording = Recording::parse("r", text).expect("a recording");
+        let memory = Memory::of(&recording, 1 << 20).expect("memory");
+        let calls = Process::new(recording, memory).recording.calls;
+        let beside: Vec<bool> = calls.iter().map(|call| call.is_beside).collect();
+        assert_eq!(beside, [true, false, false, false, false, false]);
+    }
 
     #[test]
     fn what_is_kept_goes_to_the_calls_of_its_queue_in_order() {

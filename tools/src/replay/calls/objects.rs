@@ -43,9 +43,8 @@ impl Stage<'_> {
             Some(match call.name.as_str() {
                 "VipOpenNic" => {
                     let recorded = call.bytes("DeviceName");
-                    let asked = self
-                        .device
-                        .filter(|_| !was_refused(call) || recorded.is_some());
+                    // A device that was not there then is not there now.
+                    let asked = self.device.filter(|_| call.result == "VIP_SUCCESS");
                     let name = asked.map(|device| device.as_bytes().to_vec()).or(recorded);
                     let name = name.map(|name| CString::new(name).unwrap_or_default());
                     let name = match (&name, call.text("DeviceName")) {
