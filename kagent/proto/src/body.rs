@@ -136,8 +136,13 @@ pub struct Attributes {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Hello {
-    /// Feature bits requested by the process; none are defined yet.
+    /// Feature bits requested by the process.
     pub features: u64,
+}
+
+impl Hello {
+    /// `features`: refusals for [`Reason::NO_SERVER`](crate::Reason::NO_SERVER) may be a [`Waited`](crate::Waited).
+    pub const WAITED: u64 = 1;
 }
 
 /// `Op::WELCOME`.

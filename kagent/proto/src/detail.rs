@@ -1,6 +1,8 @@
 //! Details of refused calls, and the resource budgets of users.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::DISCRIMINATOR_BYTES_MAX;
 
 /// A resource that an agent limits per user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,6 +138,52 @@ impl Detail {
         Budget::ALL.get(self.budget as usize).copied()
     }
 }
+
+/// Maximum discriminators in a [`Waited`].
+pub const WAITED_MAX: usize = 12;
+
+/// Body of `Op::DONE` instead of a [`Detail`] with [`Reason::NO_SERVER`], for a process that asked for it by
+/// [`Hello::WAITED`](crate::Hello::WAITED): other discriminators on which the same user's servers wait at this address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Waited {
+    /// As in a refusal without them.
+    pub detail: Detail,
+    /// Lengths of the discriminators in bytes. Unused entries have length 0 and `names` of zeros.
+    lengths: [u8; WAITED_MAX],
+    /// Number of the discriminators.
+    count: u32,
+    /// The discriminators; unused bytes are 0.
+    names: [[u8; DISCRIMINATOR_BYTES_MAX]; WAITED_MAX],
+}
+
+impl Waited {
+    /// A refusal with as many of these discriminators as fit. `None` if there are none.
+    pub fn new<'a>(detail: Detail, waited: impl IntoIterator<Item = &'a [u8]>) -> Option<Waited> {
+        let mut body = Waited {
+            detail,
+            ..Waited::new_zeroed()
+        };
+        let slots = body.names.iter_mut().zip(&mut body.lengths);
+        for ((slot, length), name) in slots.zip(waited) {
+            let bytes = name.len().min(slot.len());
+            slot[..bytes].copy_from_slice(&name[..bytes]);
+            *length = bytes as u8;
+            body.count += 1;
+        }
+        (body.count > 0).then_some(body)
+    }
+
+    /// The discriminators.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let slots = self.names.iter().zip(&self.lengths);
+        slots
+            .take(self.count as usize)
+            .map(|(name, length)| &name[..usize::from(*length).min(name.len())])
+    }
+}
+
+const _: () = assert!(size_of::<crate::Header>() + size_of::<Waited>() <= crate::MESSAGE_BYTES_MAX);
 
 /// One line of a [`BudgetList`].
 #[repr(C)]

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use kagent_proto::{Budget, Op, PROGRAM_BYTES, Status, VERSION_BYTES};
+use kagent_proto::{Budget, Hello, Op, PROGRAM_BYTES, Status, VERSION_BYTES};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::logic::address::{Address, ConnectionPoint, Discriminator};
@@ -228,10 +228,17 @@ impl<F: Clone> Agent<F> {
 
     /// Sends the final status of a call, with a detail if there is one.
     pub(crate) fn done(&mut self, caller: Caller, end: impl Into<Denial>) {
-        let Denial { status, detail } = end.into();
-        match detail {
-            Some(detail) => self.send(caller, Op::DONE, status, &detail),
-            None => self.send(caller, Op::DONE, status, &()),
+        let Denial {
+            status,
+            detail,
+            waited,
+        } = end.into();
+        let client = self.clients.get(&caller.client);
+        let understands = client.is_some_and(|client| client.features & Hello::WAITED != 0);
+        match (waited.filter(|_| understands), detail) {
+            (Some(waited), _) => self.send(caller, Op::DONE, status, &*waited),
+            (None, Some(detail)) => self.send(caller, Op::DONE, status, &detail),
+            (None, None) => self.send(caller, Op::DONE, status, &()),
         }
     }
 

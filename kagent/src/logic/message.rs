@@ -7,7 +7,7 @@ use kagent_proto::setup::{self as setup, Refusal};
 use kagent_proto::{
     Accept, Adopt, Attributes, Budget, Cancel, ConnectionRef, Detail, DeviceOpen, Header, Hello,
     LinkAdopt, LinkOpen, MAGIC, MESSAGE_BYTES_MAX, Neighbours, NicClose, NicOpen, Op, Reason,
-    Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
+    Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait, Waited,
 };
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -55,7 +55,7 @@ pub enum Malformed {
 /// A command, validated as far as possible without knowing the sender.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Hello,
+    Hello(Hello),
     NicOpen(Box<NicOpen>),
     NicClose(NicClose),
     Wait(Wait),
@@ -97,8 +97,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         return Err(wrong_length(&header, body));
     }
     let command = match Op(header.op) {
-        // `Hello` has one field, the features, and none is defined yet.
-        Op::HELLO => read::<Hello>(&header, body).map(|_| Command::Hello)?,
+        Op::HELLO => Command::Hello(read(&header, body)?),
         Op::NIC_OPEN => Command::NicOpen(Box::new(read(&header, body)?)),
         Op::NIC_CLOSE => Command::NicClose(read(&header, body)?),
         Op::WAIT => Command::Wait(read(&header, body)?),
@@ -172,10 +171,12 @@ pub(crate) fn emit<T: IntoBytes + Immutable>(op: Op, status: Status, id: u64, bo
 }
 
 /// A refusal of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
     pub(crate) status: Status,
     pub(crate) detail: Option<Detail>,
+    /// The detail with the discriminators that the caller may have meant, for a process that understands it.
+    pub(crate) waited: Option<Box<Waited>>,
 }
 
 /// The result of a command.
@@ -183,8 +184,11 @@ pub(crate) type Outcome = Result<(), Denial>;
 
 impl From<Status> for Denial {
     fn from(status: Status) -> Self {
-        let detail = None;
-        Denial { status, detail }
+        Denial {
+            status,
+            detail: None,
+            waited: None,
+        }
     }
 }
 
@@ -195,8 +199,11 @@ impl Denial {
     }
 
     pub(crate) fn new(status: Status, detail: Detail) -> Self {
-        let detail = Some(detail);
-        Denial { status, detail }
+        Denial {
+            status,
+            detail: Some(detail),
+            waited: None,
+        }
     }
 
     /// The user has reached its limit.

@@ -21,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) pid: u32,
     /// `Hello` with our version was received.
     pub(crate) greeted: bool,
+    /// Feature bits of its `Hello` that this agent knows.
+    pub(crate) features: u64,
     /// `Goodbye` was received: connections that end from now on end in good order.
     pub(crate) disconnecting: bool,
     pub(crate) nics: BTreeSet<NicId>,

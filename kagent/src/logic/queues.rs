@@ -38,6 +38,19 @@ impl<P: Ord> Queues<P> {
         self.queues.get(place)?.first().copied()
     }
 
+    /// The keys of the queues before a key, nearest first, and of those from it on.
+    pub(crate) fn around(&self, place: P) -> (impl Iterator<Item = &P>, impl Iterator<Item = &P>)
+    where
+        P: Copy,
+    {
+        let before = self.queues.range(..place).rev();
+        let after = self.queues.range(place..);
+        (
+            before.map(|(place, _)| place),
+            after.map(|(place, _)| place),
+        )
+    }
+
     /// All queued calls with their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&P, CallKey)> {
         let queues = self.queues.iter();
@@ -126,6 +139,10 @@ mod tests {
         queues.remove(&"here", CallKey(5));
         queues.remove(&"here", CallKey(5));
         assert_eq!((queues.oldest(&"here"), queues.len()), (None, 1));
+        queues.push("a", CallKey(6));
+        let (before, after) = queues.around("here");
+        assert_eq!(before.copied().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(after.copied().collect::<Vec<_>>(), ["there"]);
     }
 
     #[test]

@@ -260,6 +260,49 @@ fn a_request_without_a_match_returns_the_likely_cause() {
     world.end();
 }
 
+#[test]
+fn a_request_without_a_match_names_the_servers_of_its_user_at_that_address() {
+    let mut world = two_users(2);
+    world.connect(3, A);
+    world.hello_with(3, Hello::WAITED);
+    let (server, other) = (world.open_at(1, b"hostA"), world.open_at(100, b"hostA"));
+    let (old, client) = (world.open_at(2, b"hostB"), world.open_at(3, b"hostB"));
+    let elsewhere = world.open_at(1, b"hostC");
+    // Another user's server at the same address, and the same user's at another one, are not for this client.
+    world.wait(100, other, 8, b"order", FOREVER);
+    world.wait(1, elsewhere, 9, b"orders!", FOREVER);
+    world.request(3, 5, &request(client, b"hostA", b"orders\0"));
+    let detail = world.expect_denied(3, 5, Status::NO_MATCH);
+    assert_eq!(detail, Detail::new(Reason::NO_SERVER));
+    world.wait(1, server, 10, b"orders", FOREVER);
+    world.wait(1, server, 11, b"invoices", FOREVER);
+    world.request(3, 5, &request(client, b"hostA", b"orders\0"));
+    let named = world.expect_waited(3, 5);
+    assert_eq!(named, [b"orders".to_vec(), b"invoices".to_vec()]);
+    // At the end of a grace period, too.
+    let patient = Request {
+        grace_ms: 100,
+        ..request(client, b"hostA", b"orders\0")
+    };
+    world.request(3, 5, &patient);
+    world.sleep_ms(100);
+    assert_eq!(world.expect_waited(3, 5), named);
+    // A process of an older library gets what it knows.
+    world.request(2, 5, &request(old, b"hostA", b"orders\0"));
+    let detail = world.expect_denied(2, 5, Status::NO_MATCH);
+    assert_eq!(detail, Detail::new(Reason::NO_SERVER));
+    // The nearest in the order of the agent, and no more than fit.
+    for number in 0..40u8 {
+        world.wait(1, server, 20 + u64::from(number), &[b'x', number], FOREVER);
+    }
+    world.request(3, 5, &request(client, b"hostA", &[b'x', 100]));
+    let named = world.expect_waited(3, 5);
+    let expected: Vec<Vec<u8>> = (34..40u8).rev().map(|number| vec![b'x', number]).collect();
+    assert_eq!(named[..6], expected);
+    assert_eq!(named[6..], [b"orders".to_vec(), b"invoices".to_vec()]);
+    world.end();
+}
+
 /// Two hosts; on the first users A and B, processes 1 and 100, on the second a client, each with a NIC.
 fn shared_link() -> (Net, u64, u64, u64) {
     let mut net = Net::new(2, 0);

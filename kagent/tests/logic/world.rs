@@ -89,13 +89,18 @@ impl World {
     }
 
     pub fn hello(&mut self, client: u64) {
-        self.call(client, Op::HELLO, 1, &Hello { features: 0 });
+        self.hello_with(client, 0);
+    }
+
+    pub fn hello_with(&mut self, client: u64, features: u64) {
+        self.call(client, Op::HELLO, 1, &Hello { features });
         let welcome = self.take(client);
         assert_eq!(
             (welcome.op, welcome.status, welcome.id),
             (Op::WELCOME, Status::OK, 1)
         );
-        assert_eq!(welcome.body::<Welcome>().agent_pid, 4711);
+        let body = welcome.body::<Welcome>();
+        assert_eq!((body.agent_pid, body.features), (4711, features));
     }
 
     pub fn raw(&mut self, client: u64, bytes: &[u8], fds: Vec<u32>) {
@@ -273,6 +278,16 @@ impl World {
         let got = (packet.op, packet.id, packet.status);
         assert_eq!(got, (Op::DONE, id, status));
         packet.body()
+    }
+
+    /// A refusal of a request for which no server waits, with the discriminators waited for.
+    pub fn expect_waited(&mut self, client: u64, id: u64) -> Vec<Vec<u8>> {
+        let packet = self.take(client);
+        let got = (packet.op, packet.id, packet.status);
+        assert_eq!(got, (Op::DONE, id, Status::NO_MATCH));
+        let body = packet.body::<Waited>();
+        assert_eq!(body.detail, Detail::new(Reason::NO_SERVER));
+        body.names().map(<[u8]>::to_vec).collect()
     }
 
     /// Usage and limit of a user, as reported to its process.

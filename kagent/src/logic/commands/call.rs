@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Budget, PROVIDER_BYTES, Reason, Request, Status, Wait};
+use kagent_proto::{
+    Budget, Detail, PROVIDER_BYTES, Reason, Request, Status, WAITED_MAX, Wait, Waited,
+};
 
-use crate::logic::address::{Address, ConnectionPoint};
+use crate::logic::address::{Address, ConnectionPoint, Discriminator};
 use crate::logic::agent::Agent;
 use crate::logic::calls::{
     Ask, CallKind, Claim, FinalStatus, Initiator, Owner, PeerKey, QueueKey, RequestState,
@@ -139,7 +141,36 @@ impl<F: Clone> Agent<F> {
         } else {
             reason
         };
-        Denial::because(status, reason)
+        let detail = Detail::new(reason);
+        let waited = (reason == Reason::NO_SERVER)
+            .then(|| Waited::new(detail, self.waited_near(point).map(Discriminator::bytes)))
+            .flatten();
+        Denial {
+            waited: waited.map(Box::new),
+            ..Denial::new(status, detail)
+        }
+    }
+
+    /// The discriminators on which servers wait at the same address, which is that of the same user, on both sides of this one in
+    /// the agent's order: by length, then by bytes.
+    fn waited_near(&self, point: &ConnectionPoint) -> impl Iterator<Item = &Discriminator> {
+        fn name_at(place: &QueueKey, address: Address) -> Option<&Discriminator> {
+            match place {
+                QueueKey::Local(found) if found.address == address => Some(&found.name),
+                _ => None,
+            }
+        }
+        let address = point.address;
+        let (before, after) = self.waits.around(QueueKey::Local(*point));
+        let each = WAITED_MAX / 2;
+        let before = before
+            .map_while(move |place| name_at(place, address))
+            .take(each);
+        before.chain(
+            after
+                .map_while(move |place| name_at(place, address))
+                .take(each),
+        )
     }
 }
 

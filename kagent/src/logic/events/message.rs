@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Budget, BudgetList, Op, Status, Welcome};
+use kagent_proto::{Budget, BudgetList, Hello, Op, Status, Welcome};
 use thiserror::Error;
 
 use crate::logic::agent::Agent;
@@ -44,7 +44,7 @@ impl Refused {
         else {
             return None;
         };
-        let Denial { status, detail } = Denial::user(budget, user, used, limit);
+        let Denial { status, detail, .. } = Denial::user(budget, user, used, limit);
         Some(message::emit(Op::DONE, status, 0, &detail?))
     }
 }
@@ -147,13 +147,13 @@ impl<F: Clone> Agent<F> {
         };
         let op = header.map_or(0, |header| header.op);
         let checked = message::parse(bytes).and_then(|command| match command {
-            Command::Hello if greeted => Err(Malformed::Turn(op)),
+            Command::Hello(_) if greeted => Err(Malformed::Turn(op)),
             Command::NicOpen(_) | Command::LinkAdopt(_) => Ok(command),
             _ if fds.is_empty() => Ok(command),
             _ => Err(Malformed::Descriptors),
         });
         let command = match checked {
-            Ok(command) if greeted || matches!(command, Command::Hello) => command,
+            Ok(command) if greeted || matches!(command, Command::Hello(_)) => command,
             Ok(_) => return self.refuse(caller, Malformed::Turn(op)),
             Err(Malformed::Version(version)) if Op(op) == Op::HELLO => {
                 self.welcome(caller, Status::VERSION);
@@ -181,9 +181,10 @@ impl<F: Clone> Agent<F> {
 
     fn perform(&mut self, caller: Caller, command: Command, fds: Vec<F>) -> Outcome {
         match command {
-            Command::Hello => {
+            Command::Hello(body) => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
                     client.greeted = true;
+                    client.features = body.features & Hello::WAITED;
                 }
                 self.welcome(caller, Status::OK);
             }
@@ -230,9 +231,9 @@ impl<F: Clone> Agent<F> {
     }
 
     fn welcome(&mut self, caller: Caller, status: Status) {
-        // No feature is defined yet, so the common set is empty.
+        let client = self.clients.get(&caller.client);
         let body = Welcome {
-            features: 0,
+            features: client.map_or(0, |client| client.features),
             agent_pid: self.agent_pid,
             version: self.version,
             program: self.program,

@@ -223,7 +223,10 @@ impl Agent {
         });
         let thread = read(&agent)
             .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
-        let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
+        let hello = Hello {
+            features: Hello::WAITED,
+        };
+        let welcome = agent.call(Op::HELLO, &hello, &[]);
         if welcome.status == GONE {
             return Err(Introduction::Dropped(agent.description()));
         }

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kagent_proto::{Budget, Detail, Point, Reason, Status};
+use kagent_proto::{Budget, Detail, Point, Reason, Status, Waited};
 
 use crate::clock;
 use crate::logger::log_failure;
@@ -115,6 +115,7 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) fn log_no_server(
     status: Status,
     detail: &Detail,
+    waited: Option<&Waited>,
     remote: &Point,
     host: &str,
     early: bool,
@@ -153,16 +154,58 @@ pub(crate) fn log_no_server(
     if !is_it || !is_due(detail) {
         return;
     }
-    let discriminator = discriminator(remote.discriminator());
+    let wanted = remote.discriminator();
+    let others = waited.map_or_else(String::new, |waited| others(wanted, waited.names()));
+    let discriminator = discriminator(wanted);
     if early {
-        log::info!(target: "cm", "no server for discriminator {discriminator} at address {host}: {why}");
+        log::info!(target: "cm", "no server for discriminator {discriminator} at address {host}: {why}{others}");
     } else {
         log_failure!(
             "cm",
             (why, host, &discriminator),
-            "no server for discriminator {discriminator} at address {host}: {why}"
+            "no server for discriminator {discriminator} at address {host}: {why}{others}"
         );
     }
+}
+
+/// Maximum discriminators that a line names.
+const NAMED_MAX: usize = 3;
+
+/// The discriminators on which this user's servers wait at the address, those that differ least first, with the lengths of all:
+/// the usual mistake is a NUL more or less.
+fn others<'a>(wanted: &[u8], waited: impl Iterator<Item = &'a [u8]>) -> String {
+    let mut waited: Vec<&[u8]> = waited.collect();
+    waited.sort_by_key(|name| changes(wanted, name));
+    let bytes = |name: &[u8]| match name.len() {
+        1 => "1 byte".to_owned(),
+        bytes => format!("{bytes} bytes"),
+    };
+    let shown = waited.iter().take(NAMED_MAX);
+    let shown: Vec<String> = shown
+        .map(|name| format!("{} ({})", discriminator(name), bytes(name)))
+        .collect();
+    match &*shown {
+        [] => String::new(),
+        shown => format!(
+            "; this one has {}, waited for here: {}",
+            bytes(wanted),
+            shown.join(", ")
+        ),
+    }
+}
+
+/// How many bytes must be changed, added or removed to make one text of the other.
+fn changes(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (count, byte) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], count + 1);
+        for (at, with) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(byte != with);
+            diagonal = row[at + 1];
+            row[at + 1] = changed.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
 }
 
 #[cfg(test)]
@@ -181,5 +224,18 @@ mod tests {
             assert_eq!(first, reason != Reason::PROCESS_BUDGET.0, "{reason}");
             assert!(!is_due(&detail));
         }
+    }
+
+    #[test]
+    fn the_discriminators_that_differ_least_are_named_first() {
+        assert_eq!(changes(b"orders\0", b"orders"), 1);
+        assert_eq!(changes(b"kitten", b"sitting"), 3);
+        assert_eq!(changes(b"", b"abc"), 3);
+        let waited: [&[u8]; 4] = [b"quite another", &[1, 255], b"order", b"orders"];
+        assert_eq!(
+            others(b"orders\0", waited.into_iter()),
+            "; this one has 7 bytes, waited for here: \"orders\" (6 bytes), \"order\" (5 bytes), 01:ff (2 bytes)"
+        );
+        assert_eq!(others(b"d", [].into_iter()), "");
     }
 }

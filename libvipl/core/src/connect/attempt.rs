@@ -143,11 +143,21 @@ impl Attempt {
 
     /// Logs the agent's reason for a refusal.
     fn log_reason(&self, reply: &Reply) {
-        if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
+        let waited = reply.body::<Waited>();
+        let detail = waited.map(|waited| waited.detail);
+        if let (Some(detail), Some(again)) = (detail.or_else(|| reply.body()), &self.again) {
             log_discriminator_taken(&detail, &again.body.local);
             let host = again.registration.host_text(again.body.remote.host());
             let early = again.body.grace_ms == 0;
-            log_no_server(reply.status, &detail, &again.body.remote, &host, early);
+            let waited = waited.as_ref();
+            log_no_server(
+                reply.status,
+                &detail,
+                waited,
+                &again.body.remote,
+                &host,
+                early,
+            );
             log_unanswered(&detail, &again.body.remote);
         }
     }
