@@ -11,7 +11,7 @@ use crate::rendezvous::Side;
 use crate::{Error, Result, sys};
 
 /// One way of a cache line in ns, the mean over many lines, below which two processors are near each other.
-const NEAR_NS: f64 = 120.0;
+pub const NEAR_NS: f64 = 120.0;
 /// Turns of a cache line: about sixty blocks, and a second or two where other programs use both processors.
 const TURNS: u64 = 4_000;
 /// Processors that are tried beside the first one, at most.

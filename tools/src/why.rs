@@ -31,7 +31,7 @@ use page::Page;
 /// Checks DEVICE, the default one if it is not named, and the way to HOST, and prints what was found while it is found.
 /// Nothing else of the process has used the library, or started a thread.
 ///
-/// The exit code is 0 if nothing was found, 1 if something does not work, 3 if it works and something slows or limits it.
+/// The exit code is 0 if there is no problem, 1 if something does not work, 3 if it works and something slows or limits it.
 #[must_use]
 pub fn answer(asked: &[String], json: bool) -> ExitCode {
     let device = asked.first().cloned();
@@ -62,7 +62,7 @@ fn check(device: &str, host: Option<&str>, page: &mut Page) -> Result<()> {
         return Ok(());
     };
     let link = network::Link::of(&found);
-    page.add(network::check(&found, link.as_ref()))?;
+    page.add(network::check(&found, link.as_ref(), host))?;
     if let (Some(host), Some(nic)) = (host, &found.nic) {
         let is_ip = found.plugin == "ip";
         page.add(remote::check(nic, is_ip, host, link.as_ref(), &found.log))?;

@@ -9,7 +9,7 @@ use vipl_sys::membarrier::{self, Scope};
 use super::library::Device;
 use super::{Finding, Kind};
 use crate::pin::Pair;
-use crate::placement::{self, Placement};
+use crate::placement::{self, NEAR_NS, Placement};
 use crate::sys;
 
 /// Bytes of memory that a process can usually register, whatever its limits.
@@ -45,7 +45,10 @@ impl System {
         } else {
             let nic = device.and_then(|device| device.nic.as_ref());
             let most = nic.map(|nic| nic.attributes().register_bytes_max);
-            let most = most.map_or(String::new(), |most| format!("; {most} bytes can be registered"));
+            let most = most.map_or(String::new(), |most| match pins {
+                true => format!("; {most} bytes can be registered, all of them pinned"),
+                false => format!("; {most} bytes can be registered, since this device pins no memory"),
+            });
             Finding::fine("locked memory", format!("ulimit -l: {}{most}", bytes(locked)))
         });
         let file = sys::limit(libc::RLIMIT_FSIZE);
@@ -180,7 +183,10 @@ impl System {
                 ))
                 .mended_by("as root: sysctl kernel.sched_autogroup_enabled=0")
         } else {
-            let state = if on { "by session" } else { "not by session" };
+            let state = match on {
+                true => format!("by session, which Linux {release} bears: programs that poll cannot keep a processor from other sessions"),
+                false => "none by session: programs that poll cannot keep a processor from those of other sessions".to_owned(),
+            };
             Finding::fine("scheduler groups", state)
         }]
     }
@@ -210,11 +216,12 @@ fn near_or_far(
     let texts = timed.iter().map(|(pair, ns)| {
         let place = Placement::of(*ns).name();
         format!(
-            "CPUs {} and {} are {place} ({ns:.0} ns for a cache line)",
+            "CPUs {} and {} are {place}: {ns:.0} ns for a cache line",
             pair.0, pair.1
         )
     });
     let text = texts.collect::<Vec<_>>().join("; ");
+    let text = format!("{text} (near: below {NEAR_NS:.0} ns, as in one part of the cache)");
     let near = timed
         .iter()
         .find(|(_, ns)| Placement::of(*ns) == Placement::Near);

@@ -65,9 +65,14 @@ pub(super) fn own_socket(of: &Device) -> Option<SocketAddr> {
     host_socket(&nic.attributes().address)
 }
 
-pub(super) fn check(of: &Device, link: Option<&Link>) -> Vec<Finding> {
+/// `host`: the way there is asked for.
+pub(super) fn check(of: &Device, link: Option<&Link>, host: Option<&str>) -> Vec<Finding> {
     let mut found: Vec<Finding> = link.map(Link::finding).into_iter().collect();
     match own_socket(of) {
+        Some(socket) if socket.ip().is_loopback() && stays_here(&of.argument, host) => {
+            let text = format!("{socket}, which processes of this host reach");
+            found.push(Finding::fine("address", text));
+        }
         Some(socket) if socket.ip().is_loopback() || socket.ip().is_unspecified() => found.push(
             Kind::NoAddress
                 .found(format!("the device has the address {socket}"))
@@ -78,6 +83,19 @@ pub(super) fn check(of: &Device, link: Option<&Link>) -> Vec<Finding> {
     }
     found.extend(rdma(of, &rdma::devices()));
     found
+}
+
+/// Whether a device with the loopback address is to reach processes of this host only: the host that is asked for is this one,
+/// or none is and the device is named so.
+fn stays_here(argument: &str, host: Option<&str>) -> bool {
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
+    match host {
+        Some(host) => {
+            let address = vipl_client::parse_host(host);
+            ip_of(host, address.as_deref(), true).is_some_and(is_loopback)
+        }
+        None => argument == "lo" || argument.parse().is_ok_and(is_loopback),
+    }
 }
 
 /// Whether datagrams of others reach the agent's port, and the ports that the kernel chooses for data.
@@ -171,6 +189,22 @@ mod tests {
         assert_eq!(finding(true, false).name(), "interface");
         assert_eq!(finding(true, true).found(), "eth9 is up, MTU 1500");
         assert_eq!(finding(true, true).mend(), None);
+    }
+
+    #[test]
+    fn the_loopback_address_is_enough_for_this_host() {
+        for (argument, host, here) in [
+            ("lo", None, true),
+            ("127.0.0.1", None, true),
+            ("", None, false),
+            ("eth0", None, false),
+            ("", Some("127.0.0.1"), true),
+            ("lo", Some("127.0.0.1"), true),
+            ("lo", Some("[::1]:34998"), true),
+            ("lo", Some("192.0.2.7"), false),
+        ] {
+            assert_eq!(stays_here(argument, host), here, "{argument} {host:?}");
+        }
     }
 
     #[test]

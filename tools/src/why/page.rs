@@ -57,15 +57,28 @@ impl Page {
         let to = self
             .host
             .map_or(String::new(), |host| format!(" to {host}"));
-        let end = match (broken, slow) {
-            (0, 0) => format!("{}{to}: nothing was found.", self.device),
-            _ => format!(
-                "{}{to}: {broken} keep it from working, {slow} slow or limit it.",
-                self.device
-            ),
-        };
+        let end = format!("{}{to}: {}.", self.device, sum(broken, slow));
         report::print(&format!("\n{}", wrapped(&end, self.width, "", "")))?;
         Ok(worst)
+    }
+}
+
+/// The findings in one sentence, by their numbers.
+fn sum(broken: usize, slow: usize) -> String {
+    let slows = match slow {
+        0 => String::new(),
+        1 => "1 finding slows or limits it".to_owned(),
+        _ => format!("{slow} findings slow or limit it"),
+    };
+    let breaks = match broken {
+        0 if slow == 0 => return "no problem found".to_owned(),
+        0 => "nothing keeps it from working".to_owned(),
+        1 => "1 finding keeps it from working".to_owned(),
+        _ => format!("{broken} findings keep it from working"),
+    };
+    match &*slows {
+        "" => breaks,
+        slows => format!("{breaks}, {slows}"),
     }
 }
 
@@ -94,6 +107,26 @@ fn text(finding: &Finding, width: usize) -> String {
 mod tests {
     use super::super::Kind;
     use super::*;
+
+    #[test]
+    fn the_end_is_a_sentence() {
+        for (broken, slow, said) in [
+            (0, 0, "no problem found"),
+            (1, 0, "1 finding keeps it from working"),
+            (
+                2,
+                1,
+                "2 findings keep it from working, 1 finding slows or limits it",
+            ),
+            (
+                0,
+                2,
+                "nothing keeps it from working, 2 findings slow or limit it",
+            ),
+        ] {
+            assert_eq!(sum(broken, slow), said);
+        }
+    }
 
     #[test]
     fn nothing_is_wider_than_the_terminal() {
