@@ -1,6 +1,6 @@
 //! `vip_conform`: the suite on any plug-in, by the programs that are installed with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use vipl_ctest::{Installed, Run};
 use crate::class::Class;
 use crate::page::{self, Column};
 use crate::plan::{self, Planned, RUST_TESTS};
-use crate::provider::{NONE, ONE_WAY, Provider, UNMAPPING};
+use crate::provider::{ALL, NONE, ONE_WAY, Provider, UNMAPPING};
 use crate::results::Results;
 use crate::run::{Outcome, Ways};
 use crate::verdict::Verdict;
@@ -26,18 +26,18 @@ use crate::{assertions, probe, report, results, run};
 /// Checks whether a plug-in does what the specification says.
 ///
 /// Runs the conformance programs that the plug-in's abilities call for, as VipQueryNic and a few tries show them, and prints
-/// assertions and rows of the error table as docs/CONFORMANCE.md has them.
+/// assertions and rows of the error table as CONFORMANCE.md has them (in share/doc/vipl, for Debian in share/doc/vipl-doc).
 #[derive(Parser)]
 #[command(
     name = "vip_conform",
     version,
     max_term_width = 100,
-    after_help = "Exit status: 0: nothing has failed; 1: an assertion has failed; 2: the plug-in could not be tested, or the \
-                  command line is wrong"
+    after_help = "Exit status: 0: nothing has failed; 1: an assertion has failed; 2: the plug-in could not be tested, no \
+                  run matches, or the command line is wrong"
 )]
 struct Options {
     /// The plug-in, a file libvipl_NAME.so
-    #[arg(long, value_name = "FILE", required_unless_present = "generate")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["generate", "list"])]
     plugin: Option<PathBuf>,
 
     /// What follows NAME: in the name of the device that is opened
@@ -65,7 +65,7 @@ struct Options {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     filter: Vec<String>,
 
-    /// Print the names of the runs and what each has to show, and run nothing
+    /// Print the names of the runs, what each has to show, and what that means; run nothing. Without --plugin: all runs
     #[arg(long)]
     list: bool,
 
@@ -99,13 +99,17 @@ pub fn main() -> ExitCode {
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
-    let file = options.plugin.as_deref().unwrap_or(Path::new(""));
     if options.probe {
+        let file = options.plugin.as_deref().unwrap_or(Path::new(""));
         let answer =
             probe::print(file, &options.device).unwrap_or_else(|error| json!({ "error": error }));
         return output::ended(output::write(format!("{answer}\n").as_bytes()));
     }
-    match conform(&options, file) {
+    let answer = match &options.plugin {
+        None => list(&options, EVERYTHING).map(|text| (text, true)),
+        Some(file) => conform(&options, file),
+    };
+    match answer {
         Ok((text, good)) => match output::write(text.as_bytes()) {
             Ok(()) if good => ExitCode::SUCCESS,
             written => {
@@ -137,15 +141,7 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
     let answer = ask(&link, folder.path(), &options.device)?;
     let provider = provider(&answer, options.pins);
     let runs = plan::runs(&[provider], &[Class::Own]);
-    let wanted = |run: &Planned| {
-        let name = run.to_string();
-        options.filter.is_empty() || options.filter.iter().any(|part| name.contains(part))
-    };
-    let able: Vec<Planned> = runs
-        .iter()
-        .copied()
-        .filter(|run| run.lacks().is_empty() && wanted(run))
-        .collect();
+    let able = able(options, &runs)?;
     eprintln!(
         "{} can do: {}; {} runs",
         provider.device,
@@ -186,7 +182,49 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
         true => format!("{:#}\n", document(&answer, &columns, &results, &outcomes)),
         false => text(&columns, &results, &outcomes, options.verbose),
     };
-    Ok((text, good && !outcomes.is_empty()))
+    Ok((text, good))
+}
+
+/// A plug-in that can do everything, for a list of all runs.
+const EVERYTHING: &Provider = &Provider {
+    name: "NAME",
+    device: "NAME:",
+    source: None,
+    abilities: ALL,
+    ways: ONE_WAY,
+    on_interface: false,
+};
+
+fn list(options: &Options, provider: &'static Provider) -> Result<String, String> {
+    let runs = plan::runs(&[provider], &[Class::Own]);
+    Ok(listed(&able(options, &runs)?))
+}
+
+/// The runs that were asked for and that the provider can do.
+///
+/// # Errors
+/// There are none.
+fn able(options: &Options, runs: &[Planned]) -> Result<Vec<Planned>, String> {
+    let wanted = |run: &&Planned| {
+        let name = run.to_string();
+        options.filter.is_empty() || options.filter.iter().any(|part| name.contains(part))
+    };
+    let wanted: Vec<&Planned> = runs.iter().filter(wanted).collect();
+    if wanted.is_empty() {
+        let filter = options.filter.join(",");
+        return Err(format!(
+            "no run matches --filter {filter}; --list without --filter prints the names"
+        ));
+    }
+    let able = wanted.iter().filter(|run| run.lacks().is_empty());
+    let able: Vec<Planned> = able.map(|run| **run).collect();
+    match (&*able, wanted.first()) {
+        ([], Some(first)) => Err(format!(
+            "the plug-in cannot do what these runs need; {first} needs {}",
+            first.lacks()
+        )),
+        _ => Ok(able),
+    }
 }
 
 /// Whether the library looks for a plug-in in a file of this kind and name; else why not.
@@ -289,8 +327,9 @@ fn provider(answer: &Value, pins: bool) -> &'static Provider {
     }))
 }
 
+/// The runs with what each has to show, and then what that is.
 fn listed(runs: &[Planned]) -> String {
-    let mut text = String::new();
+    let (mut text, mut named) = (String::new(), BTreeSet::new());
     for run in runs {
         let shown = run
             .shows()
@@ -298,6 +337,12 @@ fn listed(runs: &[Planned]) -> String {
             .filter(|(_, lacks)| lacks.is_empty());
         let ids: Vec<String> = shown.map(|(id, _)| id).collect();
         let _ = writeln!(text, "{run}: {}", ids.join(" "));
+        named.extend(ids);
+    }
+    text += "\n";
+    let all = assertions::all();
+    for assertion in all.iter().filter(|one| named.contains(one.id)) {
+        let _ = writeln!(text, "{}: {}", assertion.id, assertion.text);
     }
     text
 }

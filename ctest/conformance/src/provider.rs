@@ -39,6 +39,8 @@ pub(crate) const NO_READ: Abilities = Abilities(512);
 pub(crate) const NO_OVERRUN: Abilities = Abilities(1024);
 /// Bears it when memory is unmapped while it is registered. A device that pins pages goes on using them.
 pub(crate) const UNMAPPING: Abilities = Abilities(2048);
+/// Everything.
+pub(crate) const ALL: Abilities = Abilities((1 << NAMES.len()) - 1);
 /// Nothing in particular.
 pub(crate) const NONE: Abilities = Abilities(0);
 

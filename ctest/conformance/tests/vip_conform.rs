@@ -153,6 +153,42 @@ fn files_that_are_no_plugins() {
     assert!(said.contains("--programs names their folder"), "{said}");
 }
 
+/// A filter that names nothing is a mistake of the command line, and no success; nothing is run.
+#[test]
+fn a_filter_without_a_run_is_an_error() {
+    let folder = programs(&[]);
+    let loopback = library_dir().join("libvipl_loopback.so");
+    let in_c = plugin(folder.path(), "../examples/plugin.c", "example");
+    for (plugin, filter, why) in [
+        (&loopback, "nosuch", "no run matches --filter nosuch"),
+        (&in_c, "rdma_strict_two_RD", "needs RDMA Write"),
+    ] {
+        for more in [&["--filter", filter][..], &["--list", "--filter", filter]] {
+            let (output, text, said) = conform(folder.path(), plugin, more);
+            assert_eq!(output.status.code(), Some(2), "{text}{said}");
+            assert!(said.contains(why) && text.is_empty(), "{text}{said}");
+        }
+    }
+}
+
+/// The list needs no plug-in, and says what its numbers mean, each once.
+#[test]
+fn the_list_says_what_each_run_shows() {
+    let output = tool(CONFORM, &["--list"]).output().expect("vip_conform");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("NAME::rdma_strict_two_RD: "), "{text}");
+    let meaning = "RDMA-13: refused on RR: sender RDMA_PROT_ERROR, both sides Error";
+    assert_eq!(text.matches(meaning).count(), 1, "{text}");
+    let arguments = ["--list", "--filter", "rdma_strict_two_RD"];
+    let output = tool(CONFORM, &arguments).output().expect("vip_conform");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        !text.contains("xfer") && !text.contains("XFER-12:"),
+        "{text}"
+    );
+}
+
 #[test]
 fn help_fits_the_terminal() {
     help_fits(CONFORM);
