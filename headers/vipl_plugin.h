@@ -458,6 +458,16 @@ typedef struct vipl_host {
    * `VIPL_E_INVALID` unless it is all inside the memory of one `vipl_alloc` there. The answer holds while a region has this
    * range. `out->size` is the plug-in's; the host writes no further. Any thread. */
   int (*memory)(uint64_t base, uint64_t bytes, vipl_memory *out);
+  /* Has the log say that an RDMA operation was refused; nothing else happens. `flag` is the `VIPL_REGION_RDMA_*` that the region
+   * needs, the rest the range in the target's memory. `at_target`: this VI is the target, and the log says which checks fail;
+   * otherwise the peer has refused an operation of this VI, whose range is not known if `bytes` is 0. Before `raise`, `fail` or
+   * a completion, within an operation of the VI. */
+  void (*refused)(vipl_vi *vi,
+                  bool at_target,
+                  uint32_t flag,
+                  uint32_t handle,
+                  uint64_t base,
+                  uint64_t bytes);
 } vipl_host;
 
 /* Description of a device, filled by `nic_open`. */

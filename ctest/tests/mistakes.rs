@@ -11,7 +11,7 @@ type Mistake = (
 );
 
 /// On one host; those that need another host or user are in `ctest/netns` and `kagent`.
-const MISTAKES: [Mistake; 22] = [
+const MISTAKES: [Mistake; 24] = [
     (
         "send-unregistered",
         &[
@@ -84,6 +84,26 @@ const MISTAKES: [Mistake; 22] = [
             "an RDMA Write of the peer was not permitted here; check EnableRdmaWrite",
         ],
         &[],
+    ),
+    // The target says which checks fail, and the writer that it was refused, by its descriptor or by a line.
+    (
+        "send-rdma",
+        &[
+            "desc: VI 0x",
+            "an RDMA Write of the peer was refused, 8 bytes at 0x",
+            "of region 0x",
+            ": this VI has no EnableRdmaWrite; the region has no EnableRdmaWrite",
+        ],
+        &["via_lo", "clan:", "sim:", "ip:127.0.0.1"],
+    ),
+    (
+        "send-rdma",
+        &[
+            "desc: VI 0x",
+            "the peer refused an RDMA Write, 8 bytes at 0x",
+            "the peer's log says why",
+        ],
+        &["via_lo", "clan:"],
     ),
     (
         "not-aligned",

@@ -147,6 +147,18 @@ pub struct vipl_host {
     /// `VIPL_E_INVALID` unless it is all inside the memory of one `vipl_alloc` there. The answer holds while a region has this
     /// range. `out->size` is the plug-in's; the host writes no further. Any thread.
     pub memory: unsafe extern "C" fn(base: u64, bytes: u64, out: *mut vipl_memory) -> c_int,
+    /// Has the log say that an RDMA operation was refused; nothing else happens. `flag` is the `VIPL_REGION_RDMA_*` that the region
+    /// needs, the rest the range in the target's memory. `at_target`: this VI is the target, and the log says which checks fail;
+    /// otherwise the peer has refused an operation of this VI, whose range is not known if `bytes` is 0. Before `raise`, `fail` or
+    /// a completion, within an operation of the VI.
+    pub refused: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        at_target: bool,
+        flag: u32,
+        handle: u32,
+        base: u64,
+        bytes: u64,
+    ),
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -10,6 +10,7 @@
 //!   port             a VI during one operation: attributes, queues, completions
 //!   host             the library's functions that are not about one VI
 //!   descriptor  region   the rules themselves
+//!   refusal          what a target of RDMA has refused, for the log
 //!   words            bits of descriptors in words
 //! ```
 
@@ -18,6 +19,7 @@ pub mod host;
 pub mod kit;
 pub mod port;
 pub mod posted;
+pub mod refusal;
 pub mod region;
 pub mod words;
 

@@ -7,6 +7,7 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use crate::host::Host;
+use crate::refusal::Refusal;
 use crate::region::Table;
 
 mod transfer;
@@ -339,6 +340,31 @@ impl Port {
             let raise = Host::of_operation().table().raise;
             raise(self.0.get(), code as c_int, opcode, std::ptr::null_mut());
         }
+    }
+
+    /// Has the log say which RDMA operation was refused, and which check failed. Nothing else happens: before [`raise`](Self::raise),
+    /// [`fail`](Self::fail) or a completion with an error, which report it to the application.
+    #[cold]
+    pub fn refused(&self, refusal: &Refusal) {
+        // SAFETY: within an operation.
+        let host = unsafe { Host::of_operation().table() };
+        if host.size <= std::mem::offset_of!(vipl_host, refused) {
+            return;
+        }
+        let (
+            Refusal {
+                at_target, right, ..
+            },
+            range,
+        ) = (*refusal, &refusal.range);
+        // A process of 32 bits may have left anything in the upper half (spec §2.4).
+        let address = match at_target {
+            true => vipl_guard::own_address(range.address),
+            false => range.address,
+        };
+        let (handle, bytes) = (range.handle, range.length.into());
+        // SAFETY: within an operation.
+        unsafe { (host.refused)(self.0.get(), at_target, right, handle, address, bytes) };
     }
 
     /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`. The

@@ -26,6 +26,7 @@ static HOST: vipl_host = vipl_rules::host_table! {
     device,
     link_ask,
     memory,
+    refused,
 };
 
 thread_local! {
@@ -70,6 +71,8 @@ unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u3
 unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
     VIPL_E_RESOURCE
 }
+
+unsafe extern "C" fn refused(_: *mut vipl_vi, _: bool, _: u32, _: u32, _: u64, _: u64) {}
 
 unsafe extern "C" fn memory(_base: u64, _bytes: u64, _out: *mut vipl_memory) -> c_int {
     VIPL_E_INVALID

@@ -31,7 +31,7 @@ use crate::object::table::{Guard, Slot, Table};
 
 mod calls;
 pub(crate) mod complete;
-mod diagnosis;
+pub(crate) mod diagnosis;
 pub(crate) mod failure;
 pub(crate) mod of_nic;
 mod post;

@@ -9,6 +9,7 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Outgoing, Segments};
 use vipl_plugin_sdk::{Host, Port, Queue};
 use vipl_rules::descriptor::Regions;
+use vipl_rules::refusal::Refusal;
 use vipl_wire::{Cause, Incoming, MemoryFault, Operation};
 
 use crate::READ_LEVELS;
@@ -133,6 +134,11 @@ impl<'a> Application for ViPort<'a> {
     #[inline(always)]
     fn complete(&mut self, queue: Queue, status: u32, data: Option<(u32, u32)>) -> bool {
         self.port.complete(queue, status, data)
+    }
+
+    #[cold]
+    fn refused(&mut self, refusal: &Refusal) {
+        self.port.refused(refusal);
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

@@ -25,7 +25,7 @@ use crate::receive::{self, Receiver, Taken};
 use crate::segment::{self, PAYLOAD, PUBLISH_EVERY, SEGMENT, SLOTS};
 use crate::send::{self, Sender, Step};
 use crate::shared_copy::SharedCopy;
-use crate::transfer::read;
+use crate::transfer::{read, refusal};
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
@@ -452,6 +452,9 @@ impl Connection {
         }
         let lost = |cause| Ending::new(Closed::LOST, cause, 0);
         let with = |code: VIP_ERROR_CODE, opcode| Ending::new(Closed::LOST, code as i32, opcode);
+        if let Some(Closed::WRITE_REFUSED | Closed::READ_REFUSED) = reason {
+            refusal::learned(call!(self, port));
+        }
         let ending = match reason {
             Some(Closed::DISCONNECTED) => lost(VIPL_CAUSE_DISCONNECTED),
             Some(Closed::RECEIVE_FAILED) => {
@@ -459,7 +462,11 @@ impl Connection {
                 lost(self.sender.fail_oldest(port, error))
             }
             Some(Closed::TARGET_REFUSED) => {
-                lost(self.sender.fail_oldest(port, VIP_STATUS_RDMA_PROT_ERROR))
+                let cause = self.sender.fail_oldest(port, VIP_STATUS_RDMA_PROT_ERROR);
+                if cause == CONN_LOST {
+                    refusal::unreported(port);
+                }
+                lost(cause)
             }
             Some(Closed::SENDER_FAULT) => {
                 lost(self.sender.fail_oldest(port, VIP_STATUS_PROTECTION_ERROR))

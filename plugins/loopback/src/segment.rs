@@ -24,6 +24,8 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use vipl_plugin_sdk::refusal::Record;
+
 use crate::board::Board;
 use crate::choice::Costs;
 use crate::prefetch;
@@ -259,10 +261,14 @@ pub(crate) struct Side {
 
     /// Odd while this side copies to or from the peer's memory.
     pub(crate) copying: AtomicU32,
-    pad2: [AtomicU32; 15],
+    pad2: AtomicU32,
+    /// The last RDMA of this side that it found not permitted by the peer. Not part of [`LAYOUT`]: a side that does not know it leaves zeros.
+    pub(crate) refused: Record,
+    pad3: [AtomicU32; 8],
 }
 
 const _: () = assert!(size_of::<Side>() == 192 && offset_of!(Side, copying) == 128);
+const _: () = assert!(offset_of!(Side, refused) == 136);
 const _: () = assert!(offset_of!(Side, attached) == 64);
 const _: () = assert!(offset_of!(Side, probe_at) == 88 && offset_of!(Side, reach) == 104);
 const _: () = assert!(matches!(Board::FIELDS, [24, 32, 128]));

@@ -39,6 +39,8 @@ pub(crate) const DONE: u32 = VIP_STATUS_DONE;
 pub(crate) enum Reported {
     /// An asynchronous error of the VI with this index.
     Raised(u32, c_int),
+    /// An RDMA was refused: the VI's index, whether it is the target, and the bytes.
+    Refused(u32, bool, u64),
     /// The connection of the VI with this index ended for this cause.
     Failed(u32, c_int),
 }
@@ -108,6 +110,19 @@ unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
     VIPL_E_RESOURCE
 }
 
+unsafe extern "C" fn refused(
+    vi: *mut vipl_vi,
+    at_target: bool,
+    _: u32,
+    _: u32,
+    _: u64,
+    bytes: u64,
+) {
+    // SAFETY: the VI of the operation that calls.
+    let index = unsafe { (*vi).index };
+    REPORTED.with_borrow_mut(|reported| reported.push(Reported::Refused(index, at_target, bytes)));
+}
+
 unsafe extern "C" fn memory(_base: u64, _bytes: u64, _out: *mut vipl_memory) -> c_int {
     VIPL_E_INVALID
 }
@@ -132,6 +147,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     device,
     link_ask,
     memory,
+    refused,
 };
 
 pub(crate) fn install_host() {

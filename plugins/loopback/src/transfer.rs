@@ -14,6 +14,7 @@ pub(crate) mod fetch;
 pub(crate) mod inline;
 pub(crate) mod pieces;
 pub(crate) mod read;
+pub(crate) mod refusal;
 pub(crate) mod write;
 
 use vipl_guard::Segment;

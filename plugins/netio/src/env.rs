@@ -5,7 +5,8 @@
 
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor::{self, Regions};
-use vipl_rules::{Queue, posted};
+use vipl_rules::refusal::Refusal;
+use vipl_rules::{Queue, Segment, posted};
 use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
 use crate::peer::PeerProcess;
@@ -52,6 +53,8 @@ pub trait Application {
     /// Completes the oldest descriptor of a queue with a status, and a receive with its length and immediate data.
     /// False: its memory has gone, and the host has broken the connection (E16).
     fn complete(&mut self, queue: Queue, status: u32, data: Option<(u32, u32)>) -> bool;
+    /// This VI refuses an RDMA operation of its peer; the engine then calls `raise`, `fail` or `complete`.
+    fn refused(&mut self, refusal: &Refusal);
     /// As [`Env::raise`].
     fn raise(&mut self, code: u32, opcode: u32);
     /// As [`Env::fail`].
@@ -179,16 +182,18 @@ impl<A: Application> Env for Call<'_, A> {
 
     fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8], begun: bool) -> Moved {
         let rights = (!begun).then_some((Operation::Write, VIPL_REGION_RDMA_WRITE));
-        let to = target(&self.application, range, offset, bytes.len(), rights)?;
         // The part that has the last eight bytes of the range has all of them.
         let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
-        self.application.write(to, bytes, ends)
+        target(&self.application, range, offset, bytes.len(), rights)
+            .and_then(|to| self.application.write(to, bytes, ends))
+            .inspect_err(|_| self.refused(range, VIPL_REGION_RDMA_WRITE))
     }
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Moved {
         let rights = Some((Operation::Read, VIPL_REGION_RDMA_READ));
-        let from = target(&self.application, range, offset, out.len(), rights)?;
-        self.application.read(from, out)
+        target(&self.application, range, offset, out.len(), rights)
+            .and_then(|from| self.application.read(from, out))
+            .inspect_err(|_| self.refused(range, VIPL_REGION_RDMA_READ))
     }
 
     #[inline(always)]
@@ -222,6 +227,21 @@ impl<A: Application> Env for Call<'_, A> {
 
     fn fail(&mut self, cause: Cause, opcode: u32) {
         self.application.fail(cause, opcode);
+    }
+}
+
+impl<A: Application> Call<'_, A> {
+    #[cold]
+    fn refused(&mut self, range: &Remote, right: u32) {
+        self.application.refused(&Refusal {
+            at_target: true,
+            right,
+            range: Segment {
+                address: range.address,
+                handle: range.handle,
+                length: range.length,
+            },
+        });
     }
 }
 

@@ -26,7 +26,7 @@ pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
 pub use vipl_rules::host::{Host, Link, NicHandle, Poll, Status};
 pub use vipl_rules::port::{Entry, Port, Queue, Room, Source};
-pub use vipl_rules::{host_table, kit, posted as descriptor, region, words};
+pub use vipl_rules::{host_table, kit, posted as descriptor, refusal, region, words};
 pub use vipl_sys::{futex, shm, thread};
 
 /// The version of the crate that uses it, for [`Provider::VERSION`] and [`layer::Layer::VERSION`].

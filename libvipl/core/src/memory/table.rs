@@ -279,6 +279,48 @@ pub(crate) fn objection(
         .then(|| format!("the memory of the region {handle:#x} is not mapped any more; deregister memory before it is freed"))
 }
 
+/// Which checks of a range (handle, address, bytes) fail at the target of RDMA by a VI with this tag, all of them: what a
+/// program must mend. `right`: the flag that the region needs, and its name.
+pub(crate) fn remote_objections(
+    nic: *const vipl_nic,
+    range: (u32, u64, u64),
+    tag: u32,
+    right: (u32, &str),
+) -> Vec<String> {
+    let ((handle, base, length), (flag, enable)) = (range, right);
+    let Some(entry) = named(nic, handle) else {
+        return vec![format!("{handle:#x} names no region of this NIC handle")];
+    };
+    let mut failed = Vec::new();
+    let access = Access::of(entry.access().load(Ordering::Relaxed));
+    if access.flags & flag == 0 {
+        failed.push(format!("the region has no {enable}"));
+    }
+    if !entry.admits(tag) {
+        let (region, vi) = (tag_name(access.tag), tag_name(tag));
+        failed.push(format!("the region has {region}, this VI {vi}"));
+    }
+    let (first, end) = entry.range();
+    let (before, behind) = (
+        first.saturating_sub(base),
+        base.saturating_add(length).saturating_sub(end),
+    );
+    if before > 0 {
+        failed.push(format!(
+            "it begins {before} bytes before the region, which is {first:#x} to {end:#x}"
+        ));
+    }
+    if behind > 0 {
+        failed.push(format!(
+            "it ends {behind} bytes behind the region, which is {first:#x} to {end:#x}"
+        ));
+    }
+    if failed.is_empty() && !is_mapped(base, length) {
+        failed.push("the memory of the region is not mapped any more".to_owned());
+    }
+    failed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +396,28 @@ mod tests {
             assert_eq!(why.is_none(), allowed, "{why:?}");
         }
         assert!(!covers(&raw const nic, handle ^ 2, base, 64, 7));
+        let write = (VIPL_REGION_RDMA_WRITE, "EnableRdmaWrite");
+        let read = (VIPL_REGION_RDMA_READ, "EnableRdmaRead");
+        for (start, length, tag, right, said) in [
+            (base, 64, 7, write, ""),
+            (base, 64, 7, read, "the region has no EnableRdmaRead"),
+            (
+                base,
+                64,
+                8,
+                write,
+                "the region has tag 0x7, this VI tag 0x8",
+            ),
+            (base + 60, 8, 7, write, "it ends 4 bytes behind the region"),
+            (base - 3, 8, 7, write, "it begins 3 bytes before the region"),
+            (base + 63, u64::MAX, 7, write, "bytes behind the region"),
+        ] {
+            let why = remote_objections(&raw const nic, (handle, start, length), tag, right);
+            assert_eq!(why.len(), usize::from(!said.is_empty()), "{why:?}");
+            assert!(why.concat().contains(said), "{why:?}");
+        }
+        let both = remote_objections(&raw const nic, (handle, base, 65), 8, read);
+        assert_eq!(both.len(), 3, "all that must be mended: {both:?}");
         assert!(!covers(&raw const nic, 0, base, 64, 7));
         let any = Access {
             tag: VIPL_PTAG_NONE,

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::nic;
 use crate::process;
 use crate::vi::of_nic::{self, Polled};
-use crate::vi::{Vi, Which, complete, failure};
+use crate::vi::{Vi, Which, complete, diagnosis, failure};
 
 /// The table passed to every plug-in.
 pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
@@ -27,6 +27,7 @@ pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
     device,
     link_ask,
     memory,
+    refused,
 };
 
 /// A plug-in's string.
@@ -175,4 +176,16 @@ unsafe extern "C" fn memory(base: u64, bytes: u64, out: *mut vipl_memory) -> c_i
     // SAFETY: room of the size that the plug-in states.
     unsafe { std::ptr::copy_nonoverlapping((&raw const found).cast::<u8>(), out.cast(), known) };
     VIPL_OK
+}
+
+unsafe extern "C" fn refused(
+    this: *mut vipl_vi,
+    at_target: bool,
+    flag: u32,
+    handle: u32,
+    base: u64,
+    bytes: u64,
+) {
+    // SAFETY: within an operation of the VI.
+    diagnosis::refused(unsafe { vi(this) }, at_target, flag, (handle, base, bytes));
 }

@@ -6,11 +6,12 @@
 
 use vipl_abi::*;
 use vipl_pages::record::Happened;
+use vipl_plugin_abi::VIPL_REGION_RDMA_READ;
 
 use super::Vi;
 use super::queue::Which;
 use crate::logger;
-use crate::memory::table::objection;
+use crate::memory::table::{objection, remote_objections};
 use crate::text::status;
 use crate::trace::peek::{image, segment};
 
@@ -57,6 +58,64 @@ pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bit
         descriptor,
         status(bits),
         why.unwrap_or_else(|| unexplained(which, errors).to_owned())
+    );
+}
+
+/// Logs one line about an RDMA operation that was refused: at the target with the checks that fail. The range is its handle,
+/// address and bytes.
+#[cold]
+pub(crate) fn refused(vi: &Vi, at_target: bool, flag: u32, range: (u32, u64, u64)) {
+    let level = logger::first(
+        ("refused", at_target, flag),
+        vi.handle.addr(),
+        log::Level::Debug,
+    );
+    if !log::log_enabled!(target: TARGET, level) {
+        return;
+    }
+    let (handle, base, bytes) = range;
+    let operation = if flag == VIPL_REGION_RDMA_READ {
+        "RDMA Read"
+    } else {
+        "RDMA Write"
+    };
+    let place = match bytes {
+        0 => String::new(),
+        bytes => format!(", {bytes} bytes at {base:#x} of region {handle:#x}"),
+    };
+    let this = vi.handle;
+    if !at_target {
+        log::log!(
+            target: TARGET,
+            level,
+            "VI {this:?}: the peer refused an {operation}{place}; the peer's log says why"
+        );
+        return;
+    }
+    let (enable, permits) = if flag == VIPL_REGION_RDMA_READ {
+        ("EnableRdmaRead", vi.abi.rdma_read)
+    } else {
+        ("EnableRdmaWrite", vi.abi.rdma_write)
+    };
+    let mut why = Vec::new();
+    if permits == 0 {
+        why.push(format!("this VI has no {enable}"));
+    }
+    why.extend(remote_objections(
+        vi.abi.nic,
+        range,
+        vi.abi.ptag,
+        (flag, enable),
+    ));
+    if why.is_empty() {
+        let now = "all checks pass now; the memory is mapped for reading only, or VI, region or tag have been changed since";
+        why.push(now.to_owned());
+    }
+    log::log!(
+        target: TARGET,
+        level,
+        "VI {this:?}: an {operation} of the peer was refused{place}: {}",
+        why.join("; ")
     );
 }
 

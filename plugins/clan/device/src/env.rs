@@ -11,6 +11,7 @@ use vipl_netio::env::{Application, Call};
 use vipl_netio::peer::PeerProcess;
 use vipl_rules::Queue;
 use vipl_rules::descriptor::Regions;
+use vipl_rules::refusal::Refusal;
 use vipl_wire::{Cause, Incoming, MemoryFault, Operation};
 
 use crate::completions::Outcome;
@@ -167,6 +168,11 @@ impl<'a> Application for Owner<'a> {
         }
         // A descriptor whose memory is not there is found by the application's side, which breaks the connection.
         true
+    }
+
+    #[cold]
+    fn refused(&mut self, refusal: &Refusal) {
+        self.vi.queues().pages().words().refused.set(refusal);
     }
 
     fn raise(&mut self, code: u32, _opcode: u32) {

@@ -23,6 +23,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use vipl_guard::Segment;
+use vipl_rules::refusal::Record;
 
 use crate::claim::Claim;
 
@@ -221,7 +222,11 @@ pub struct Words {
     pub end: AtomicU64,
     /// Device: counts events that do not end the connection, by [`event`].
     pub events: [AtomicU32; event::KINDS],
-    pad1: [AtomicU32; 11],
+    pad1: AtomicU32,
+    /// Device: the last RDMA that was refused, before `end`, `events` or a completion says that one was. The application's side
+    /// takes it. A device that does not know it leaves it 0.
+    pub refused: Record,
+    pad2: [AtomicU32; 4],
 }
 
 const SENDS_AT: usize = 4096;
@@ -234,6 +239,7 @@ pub const VI_BYTES: usize = RECEIVED_AT + RING * size_of::<Received>();
 
 const _: () = assert!(size_of::<SendLine>() == 64 && size_of::<ReceiveLine>() == 64);
 const _: () = assert!(size_of::<Received>() == 64 && size_of::<Sent>() == 16);
+const _: () = assert!(size_of::<Words>() == 128 && offset_of!(Words, refused) == 88);
 const _: () = assert!(size_of::<Words>() <= SENDS_AT && VI_BYTES.is_multiple_of(4096));
 const _: () = assert!((SEND_SEGMENTS - 1) * size_of::<Segment>() == INLINE_MAX - HEAD);
 

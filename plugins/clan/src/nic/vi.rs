@@ -139,6 +139,8 @@ impl Vi for ClanVi {
         nic.words.include(port.index());
         self.epochs = self.epochs.wrapping_add(1).max(1);
         self.queues.begin(port);
+        // One of an earlier connection that was not asked for.
+        let _ = self.queues.pages().words().refused.take();
         let (sends, receives) = self.queues.rung();
         let mut request = Request {
             key: connection.key,

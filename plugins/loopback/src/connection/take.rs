@@ -8,7 +8,7 @@ use crate::ending::Ending;
 use crate::peer::Call;
 use crate::receive::{self, Taken};
 use crate::segment::{Arrival, PAYLOAD, PIECE, flag, op};
-use crate::transfer::{eager, fetch, inline, pieces, read, write};
+use crate::transfer::{eager, fetch, inline, pieces, read, refusal, write};
 use crate::watch;
 
 impl Connection {
@@ -45,8 +45,14 @@ impl Connection {
         match arrival.op {
             op::FETCH => fetch::arrived(arrival, call, receiver, shared, choice),
             op::PIECE => pieces::arrived(arrival, call, receiver, choice),
-            op::PLACED => write::placed_with_immediate(arrival, call, arrival.has(flag::REFUSED)),
-            op::EVENT => take_event(port, arrival),
+            op::PLACED => {
+                let refused = arrival.has(flag::REFUSED);
+                if refused {
+                    refusal::learned(call);
+                }
+                write::placed_with_immediate(arrival, call, refused)
+            }
+            op::EVENT => take_event(call, arrival),
             op::WRITE => write::arrived(arrival, call, receiver),
             op::READ => read::asked(arrival, call, sender),
             op::DATA => read::arrived(arrival, call, receiver, sender),
@@ -57,7 +63,8 @@ impl Connection {
 
 /// Unreliable: an asynchronous error that only the sender saw.
 #[cold]
-fn take_event(port: &Port, arrival: &Arrival) -> Result<Taken, Ending> {
+fn take_event(call: Call, arrival: &Arrival) -> Result<Taken, Ending> {
+    let port = call.port;
     if port.is_reliable() {
         return Err(Ending::protocol_error());
     }
@@ -65,6 +72,7 @@ fn take_event(port: &Port, arrival: &Arrival) -> Result<Taken, Ending> {
         port.raise(VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY, VIP_STATUS_OP_RECEIVE);
     } else if arrival.length == VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32 {
         let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        refusal::learned(call);
         port.raise(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT, opcode);
     }
     Ok(Taken::Yes)

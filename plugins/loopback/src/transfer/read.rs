@@ -7,6 +7,7 @@ use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use super::pieces::{self, Put};
+use super::refusal;
 use crate::buffers::scatter;
 use crate::copy::{self, CopyError};
 use crate::ending::{Closed, Ending};
@@ -46,6 +47,7 @@ pub(crate) fn start(
         }
         Err(CopyError::Fault) if sender.has_outstanding() => return Ok(Step::Wait),
         Err(CopyError::Fault) => {
+            refusal::found(call, request, VIPL_REGION_RDMA_READ);
             call.peer.close(Closed::READ_REFUSED);
             let status = VIP_STATUS_RDMA_PROT_ERROR | OPCODE;
             return sender.complete_in_turn(call, status, Some(VIPL_CAUSE_REPORTED));
@@ -101,7 +103,7 @@ pub(crate) fn asked(arrival: &Arrival, call: Call, sender: &mut Sender) -> Resul
     let permitted =
         !sender.is_serving() && call.port.rdma_read() && is_permitted(call.port, &range);
     if !permitted {
-        return Err(refused());
+        return Err(refused(call.port, range));
     }
     sender.set_serving(Some(Serving { range, offset: 0 }));
     Ok(Taken::Yes)
@@ -131,7 +133,7 @@ pub(crate) fn serve(call: Call, sender: &mut Sender) -> Result<(), Ending> {
             Put::NoRoom => return Ok(()),
             Put::Fault => {
                 sender.set_serving(None);
-                return Err(refused());
+                return Err(refused(call.port, range));
             }
         };
         let slot = Announcement {
@@ -155,7 +157,9 @@ fn is_permitted(port: &Port, range: &Segment) -> bool {
 }
 
 /// E13 at the target.
-fn refused() -> Ending {
+#[cold]
+fn refused(port: &Port, range: Segment) -> Ending {
+    refusal::at_target(port, range, VIPL_REGION_RDMA_READ);
     let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
     Ending::new(Closed::TARGET_REFUSED, cause, OPCODE)
 }

@@ -9,6 +9,7 @@ use vipl_sys::process_vm::Way;
 
 use super::RDMA_MIN;
 use super::pieces::{self, Put};
+use super::refusal;
 use crate::buffers::{Buffers, scatter};
 use crate::copy::{self, CopyError, portion};
 use crate::ending::{CONN_LOST, Closed, Ending};
@@ -102,6 +103,7 @@ fn announce(request: &Request, call: Call, sender: &mut Sender) -> Result<Step, 
 /// E9 and E10, found by the initiator.
 #[cold]
 fn refused(request: &Request, call: Call, sender: &mut Sender) -> Result<Step, Ending> {
+    let refusal = refusal::found(call, request, VIPL_REGION_RDMA_WRITE);
     let by_descriptor = request.flagged && sender.has_descriptor(call.peer);
     if by_descriptor {
         let slot = Announcement {
@@ -128,7 +130,8 @@ fn refused(request: &Request, call: Call, sender: &mut Sender) -> Result<Step, E
                 let status = VIP_STATUS_RDMA_PROT_ERROR | OPCODE;
                 sender.complete_in_turn(call, status, Some(VIPL_CAUSE_REPORTED))
             } else {
-                // The write was complete when its data had left; the loss is reported afterwards.
+                // The write was complete when its data had left; the loss is reported afterwards, and only the log says why.
+                call.port.refused(&refusal);
                 sender.complete_in_turn(call, OPCODE, Some(CONN_LOST))
             }
         }
@@ -235,6 +238,9 @@ pub(crate) fn arrived(
         && (arrival.length == 0
             || (is_permitted() && scatter(&[range], extra.offset, from, extra.bytes)));
     if !placed {
+        if receiver.writing() == Some(true) || arrival.has(flag::FIRST) {
+            refusal::at_target(port, range, VIPL_REGION_RDMA_WRITE);
+        }
         receiver.set_writing(Some(false));
     }
     if !arrival.has(flag::LAST) {

@@ -77,6 +77,7 @@ pub(super) fn table() -> &'static vipl_host {
         device,
         link_ask,
         memory,
+        refused,
     };
     &HOST
 }
@@ -190,6 +191,8 @@ unsafe extern "C" fn link(_: *const c_char, _: *mut vipl_link) -> c_int {
 unsafe extern "C" fn link_ask(_: *const c_char) -> c_int {
     VIPL_E_RESOURCE
 }
+
+unsafe extern "C" fn refused(_: *mut vipl_vi, _: bool, _: u32, _: u32, _: u64, _: u64) {}
 
 unsafe extern "C" fn memory(_base: u64, _bytes: u64, _out: *mut vipl_memory) -> c_int {
     VIPL_E_INVALID

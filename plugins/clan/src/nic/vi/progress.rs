@@ -227,6 +227,12 @@ impl ClanVi {
             let count = self.queues.pages().words().events[kind].load(Acquire);
             let fresh = count.wrapping_sub(link.reported[kind]);
             link.reported[kind] = count;
+            if kind == event::REFUSED
+                && fresh != 0
+                && let Some(refusal) = self.queues.pages().words().refused.take()
+            {
+                port.refused(&refusal);
+            }
             for _ in 0..fresh.min(EVENTS_MAX) {
                 port.raise(code, opcode);
             }
@@ -237,6 +243,9 @@ impl ClanVi {
     #[cold]
     fn finish(&mut self, port: &Port, reason: u32) {
         use VIP_ERROR_CODE::*;
+        if let Some(refusal) = self.queues.pages().words().refused.take() {
+            port.refused(&refusal);
+        }
         let (cause, opcode) = match reason {
             end::REPORTED => (VIPL_CAUSE_REPORTED, 0),
             end::DISCONNECTED => (VIPL_CAUSE_DISCONNECTED, 0),

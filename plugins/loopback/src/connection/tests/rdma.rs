@@ -98,7 +98,21 @@ fn a_write_that_the_target_does_not_permit() {
             } else {
                 Reported::Failed(1, refused)
             };
-            assert!(reported().contains(&here), "level {level}");
+            let said = reported();
+            assert!(said.contains(&here), "level {level}");
+            // The log of the target has the range, before each error; that of the initiator if nothing else says it.
+            let errors = said.iter().enumerate().filter(|(_, said)| **said == here);
+            for (place, _) in errors {
+                let before = place.checked_sub(1).map(|before| said[before]);
+                assert_eq!(before, Some(Reported::Refused(1, true, 16)), "{by:?}");
+            }
+            let initiator = |said: &&Reported| matches!(said, Reported::Refused(0, false, _));
+            let unsaid = usize::from(level == RD);
+            assert_eq!(
+                said.iter().filter(initiator).count(),
+                unsaid,
+                "{by:?} {said:?}"
+            );
             assert_eq!(pair.left.has_connection(), level == U, "level {level}");
             assert_eq!(pair.right.has_connection(), level == U, "level {level}");
         }
@@ -122,5 +136,6 @@ fn a_read_that_the_target_does_not_permit() {
             "{found:?}"
         );
         assert!(found.contains(&Reported::Failed(1, refused)), "{found:?}");
+        assert!(found.contains(&Reported::Refused(1, true, 16)), "{found:?}");
     }
 }

@@ -5,11 +5,12 @@ use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{Segment, end, event};
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_rules::refusal::Refusal;
 
 use super::Pair;
 use crate::completions::Outcome;
 use crate::process::{piece, pieces};
-use crate::queues::Outgoing;
+use crate::queues::{Outgoing, Queues};
 
 impl Pair<'_> {
     /// The range in the memory of the target.
@@ -17,6 +18,22 @@ impl Pair<'_> {
         Segment {
             length: outgoing.length,
             ..self.to.queues.process().own(outgoing.remote)
+        }
+    }
+
+    /// The target's application, and if it is `unreported` the sender's, finds in its page what was refused.
+    #[cold]
+    fn note_refused(&self, outgoing: &Outgoing, right: u32, unreported: bool) {
+        let note = |queues: &Queues, at_target| {
+            queues.pages().words().refused.set(&Refusal {
+                at_target,
+                right,
+                range: self.target(outgoing),
+            });
+        };
+        note(&self.to.queues, true);
+        if unreported {
+            note(&self.from.queues, false);
         }
     }
 
@@ -93,6 +110,10 @@ impl Pair<'_> {
             return;
         }
         let opcode = VIP_STATUS_OP_RDMA_WRITE;
+        let terms = self.from.queues.terms();
+        // The send of Reliable Delivery completes with success, so that nothing else says why the connection ends.
+        let unreported = !terms.is_unreliable() && !terms.waits_for_reception();
+        self.note_refused(outgoing, VIPL_REGION_RDMA_WRITE, unreported);
         let posted = self
             .to
             .queues
@@ -137,6 +158,7 @@ impl Pair<'_> {
             if permitted && self.is_orphaned() {
                 return 0;
             }
+            self.note_refused(outgoing, VIPL_REGION_RDMA_READ, false);
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
             self.from.complete_send(self.tools, status);
             self.end(end::REPORTED, end::READ_REFUSED);
