@@ -23,7 +23,7 @@ const WATCHDOG_SECONDS: u64 = 900;
 const PROCESSOR_TIME: Duration = Duration::from_secs(300);
 /// And one of which no process does anything for longer than the programs wait for what is certain to happen, 80 seconds.
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
-/// After this time it is said that a run has not ended yet.
+/// After this time it is said that a run has not ended yet; earlier, if it may do nothing for less.
 const WORD: Duration = Duration::from_secs(30);
 
 /// What came of a run.
@@ -62,11 +62,13 @@ fn attempt(
         Err(error) => return (outcome, Some(error)),
     };
     let mut started = ground.place(run, command(run, ways, &ground)).start();
-    while started.is_running() && begun.elapsed() < WORD {
+    // Whether it does anything is looked at from then on.
+    let word = WORD.min(ways.idle);
+    while started.is_running() && begun.elapsed() < word {
         std::thread::sleep(Duration::from_millis(5));
     }
     if started.is_running() {
-        let (seconds, idle) = (WORD.as_secs(), ways.idle.as_secs());
+        let (seconds, idle) = (word.as_secs(), ways.idle.as_secs());
         say(&format!(
             "run {run} ... has not ended after {seconds} s; it is ended when it has done nothing for {idle} s, or after {WATCHDOG_SECONDS} s"
         ));
