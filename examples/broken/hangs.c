@@ -55,7 +55,7 @@ int main(int argc, char **argv)
         connect_server(&opened, vi, "hangs");
         for (i = 1; i <= ORDERS; i++) {
             send_text(vi, "an order");
-            if (i % CLIENT_WINDOW == 0) /* the server confirms fewer */
+            if (i % CLIENT_WINDOW == 0)
                 receive(vi);
         }
     }
