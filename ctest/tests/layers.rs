@@ -89,6 +89,32 @@ fn programs_run_under_trace() {
     });
 }
 
+/// The file of a program that hangs has its calls, and the one in which it is.
+#[test]
+fn a_trace_names_the_call_that_does_not_return() {
+    let file = folder("waits").join("trace");
+    let killed = Run::compatible("/bin/sh")
+        .args(&["-c", KILL_IN_A_WAIT])
+        .arg(examples().join("echo_server"))
+        .env("VIPL_LAYERS", "trace")
+        .env("VIPL_TRACE_FILE", &file)
+        .finish();
+    assert!(killed.status.success(), "{}", killed.report("killed"));
+    let text = std::fs::read_to_string(&file).expect("a trace");
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| member(line, "name"))
+        .collect();
+    assert!(names.contains(&"VipCreateVi"), "{text}");
+    assert_eq!(names.last(), Some(&"in VipConnectWait"), "{text}");
+}
+
+/// Kills the program when its trace says that it waits.
+const KILL_IN_A_WAIT: &str = r#"
+    "$0" & until grep -q '"name":"in ' "$VIPL_TRACE_FILE"; do sleep 0.1; done
+    kill -KILL $!
+"#;
+
 /// One file shows both sides, and each message that has arrived has the name that its sender gave it.
 #[test]
 fn messages_of_both_sides_are_joined() {

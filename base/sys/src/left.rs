@@ -3,7 +3,13 @@
 use std::io;
 
 /// Names of threads of the library and its plug-ins that run no code of the application.
-const HELPERS: [&str; 4] = ["vipl-agent", "vipl-watch", "vipl-poll", "vipl-register"];
+const HELPERS: [&str; 5] = [
+    "vipl-agent",
+    "vipl-watch",
+    "vipl-poll",
+    "vipl-register",
+    "vipl-trace",
+];
 /// The name of threads that call the application's handlers.
 const HANDLER: &str = "vipl-handler";
 

@@ -22,7 +22,7 @@ mod sink;
 mod ticks;
 
 use flows::Flows;
-use mine::Mine;
+use mine::{Mine, Open};
 use sink::Sink;
 use ticks::ticks;
 
@@ -69,6 +69,15 @@ impl Layer for Trace {
             });
         }
         local[BEGAN] = ticks();
+        if may_wait(call.function()) {
+            self.sink.with(|mine| {
+                mine.open = Some(Open {
+                    function: call.function(),
+                    object: call.argument(0),
+                    began: local[BEGAN],
+                });
+            });
+        }
         None
     }
 
@@ -151,6 +160,7 @@ impl Trace {
     fn write(&self, mine: &mut Mine, call: &Call<'_>, local: &Local, ended: Ended) {
         let began = local[BEGAN];
         let result = ended.result;
+        mine.open = None;
         if result.0 == Some(VIP_RETURN::VIP_NOT_DONE) && is_poll(call.function()) {
             mine.poll(call, began, ended.at);
             return;
@@ -219,6 +229,23 @@ struct Ended {
     at: u64,
     result: Outcome,
     made: u32,
+}
+
+/// Calls that wait for the peer, or for the agent.
+fn may_wait(function: u32) -> bool {
+    matches!(
+        function,
+        VIPL_CALL_SEND_WAIT
+            | VIPL_CALL_RECV_WAIT
+            | VIPL_CALL_CQ_WAIT
+            | VIPL_CALL_CONNECT_WAIT
+            | VIPL_CALL_CONNECT_REQUEST
+            | VIPL_CALL_CONNECT_ACCEPT
+            | VIPL_CALL_CONNECT_PEER_WAIT
+            | VIPL_CALL_DISCONNECT
+            | VIPL_CALL_OPEN_NIC
+            | VIPL_CALL_CLOSE_NIC
+    )
 }
 
 /// Calls that programs repeat until they find something.

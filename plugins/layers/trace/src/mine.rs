@@ -19,6 +19,8 @@ pub(crate) struct Mine {
     pub(crate) head: String,
     /// Polls without a result that make one line.
     pub(crate) polls: Option<Polls>,
+    /// The call that its thread is in, if that may wait.
+    pub(crate) open: Option<Open>,
     /// When its lines were last written.
     pub(crate) written_ns: u64,
 }
@@ -32,6 +34,13 @@ pub(crate) struct Polls {
     pub(crate) to: u64,
 }
 
+/// A call that has begun.
+pub(crate) struct Open {
+    pub(crate) function: u32,
+    pub(crate) object: u64,
+    pub(crate) began: u64,
+}
+
 impl Mine {
     pub(crate) fn new(speed: Speed, pid: u32, tid: u32) -> Mine {
         Mine {
@@ -40,6 +49,7 @@ impl Mine {
             last: Last::default(),
             head: format!("{{\"pid\":{pid},\"tid\":{tid},"),
             polls: None,
+            open: None,
             written_ns: vipl_sys::clock::now_ns(),
         }
     }
@@ -90,6 +100,26 @@ impl Mine {
                 0
             }
         }
+    }
+
+    /// Writes that its thread is in a call, once, if that has lasted for so long.
+    pub(crate) fn tell_open(&mut self, least_ns: u64, now: u64) {
+        let Some(open) = self
+            .open
+            .take_if(|open| self.anchor.ns(now.wrapping_sub(open.began)) >= least_ns)
+        else {
+            return;
+        };
+        let at = self.anchor.at(open.began);
+        let name = function_name(open.function).to_str().unwrap_or_default();
+        self.text.put(&self.head);
+        self.text.put("\"ph\":\"i\",\"s\":\"t\",\"ts\":");
+        self.text.micros(at);
+        self.text.put(",\"name\":\"in ");
+        self.text.put(name);
+        self.text.put("\",\"args\":{\"handle\":");
+        self.text.hex(open.object);
+        self.text.put("}},\n");
     }
 
     /// Writes the line of polls.

@@ -1,7 +1,8 @@
 //! Where the lines go: a buffer for each thread, and a file for all processes that are given the same name.
 //!
 //! The file is in Chrome's trace format as a list whose end is open: each process appends whole lines, so one file shows both
-//! sides of a connection, and a process that is killed leaves a file that can be read.
+//! sides of a connection, and a process that is killed leaves a file that can be read. A thread of its own writes what threads that
+//! call no more have left, and in which call they are.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -9,18 +10,21 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
 use vipl_plugin_sdk::layer::Host;
+use vipl_sys::clock;
 use vipl_sys::file::{Output, is_of_this_user_alone};
+use vipl_sys::thread::{id, spawn_with_signals_blocked};
 
 use crate::mine::Mine;
-use crate::ticks::Speed;
+use crate::ticks::{Speed, ticks};
 
 /// Bytes of a buffer that are written together.
 const BUFFER_BYTES: usize = 64 << 10;
-/// A line stays in its buffer for this long at most, if its thread goes on calling.
+/// A line stays in its buffer for this long, or twice as long if its thread makes no further call.
 const HOLD_NS: u64 = 100_000_000;
 
 /// The file or the log, and the buffers of all threads.
@@ -30,6 +34,7 @@ pub(crate) struct Sink {
     failed: AtomicBool,
     speed: Speed,
     threads: Mutex<Vec<Arc<Mutex<Mine>>>>,
+    writer: Once,
     pid: u32,
 }
 
@@ -74,6 +79,7 @@ impl Sink {
             failed: AtomicBool::new(false),
             speed: Speed::measure(),
             threads: Mutex::new(Vec::new()),
+            writer: Once::new(),
             pid,
         };
         sink.check(begun);
@@ -114,16 +120,51 @@ impl Sink {
 
     /// A buffer for the calling thread.
     fn join(&self) -> Leaving {
-        let tid = vipl_sys::thread::id() as u32;
-        let mut mine = Mine::new(self.speed, self.pid, tid);
+        let mut mine = Mine::new(self.speed, self.pid, id() as u32);
         if self.file.is_some() {
             self.introduce(&mut mine);
+            self.writer.call_once(|| self.start_writer());
         }
         let mine = Arc::new(Mutex::new(mine));
         if let Ok(mut threads) = self.threads.lock() {
             threads.push(mine.clone());
         }
         Leaving(mine, self, self.pid)
+    }
+
+    /// Starts the thread that writes for threads that make no further call. Without it their lines wait for the end.
+    fn start_writer(&self) {
+        // SAFETY: sinks of this process are never freed.
+        let sink = unsafe { &*std::ptr::from_ref(self) };
+        let write = move || {
+            loop {
+                clock::sleep(Duration::from_nanos(HOLD_NS));
+                sink.write_old();
+            }
+        };
+        if let Err(error) = spawn_with_signals_blocked("vipl-trace", write) {
+            let text = format!(
+                "trace: no thread: {error}; what a thread calls before it waits is written later"
+            );
+            self.host.log(VIPL_LOG_WARN, &text);
+        }
+    }
+
+    /// Writes what threads have not written for a while, and in which calls they are.
+    fn write_old(&self) {
+        let threads: Vec<_> = match self.threads.lock() {
+            Ok(threads) => threads.clone(),
+            Err(_) => return,
+        };
+        for mine in threads {
+            let Ok(mut mine) = mine.try_lock() else {
+                continue;
+            };
+            mine.tell_open(HOLD_NS, ticks());
+            if mine.anchor.now().saturating_sub(mine.written_ns) >= HOLD_NS {
+                self.flush(&mut mine);
+            }
+        }
     }
 
     /// The names of the process and the thread.
