@@ -23,10 +23,10 @@ int main(int argc, char **argv)
     VIP_CONN_HANDLE request;
 
     if (is_server) {
-        MUST(VipConnectWait(opened.nic, &here.net, 10000, &client.net, &its_vi, &request));
+        MUST(VipConnectWait(opened.nic, &here.net, 4000, &client.net, &its_vi, &request));
         MUST(VipConnectAccept(request, vi));
     } else
-        MUST(VipConnectRequest(vi, &server.net, &server.net, 5000, &its_vi));
+        MUST(VipConnectRequest(vi, &server.net, &server.net, 3000, &its_vi));
     puts("connected");
     MUST(VipDisconnect(vi));
     MUST(VipDestroyVi(vi));

@@ -103,7 +103,7 @@ impl Mine {
     }
 
     /// Writes that its thread is in a call, once, if that has lasted for so long.
-    pub(crate) fn tell_open(&mut self, least_ns: u64, now: u64) {
+    pub(crate) fn report_open(&mut self, least_ns: u64, now: u64) {
         let Some(open) = self
             .open
             .take_if(|open| self.anchor.ns(now.wrapping_sub(open.began)) >= least_ns)

@@ -160,7 +160,7 @@ impl Sink {
             let Ok(mut mine) = mine.try_lock() else {
                 continue;
             };
-            mine.tell_open(HOLD_NS, ticks());
+            mine.report_open(HOLD_NS, ticks());
             if mine.anchor.now().saturating_sub(mine.written_ns) >= HOLD_NS {
                 self.flush(&mut mine);
             }
