@@ -13,7 +13,15 @@ use crate::vi::of_nic::{self, Polled};
 use crate::vi::{Vi, Which, complete, diagnosis, failure};
 
 /// The table passed to every plug-in.
-pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
+pub(crate) static HOST: vipl_host = TABLE;
+
+/// The table passed to every layer, whose lines have a subsystem of their own.
+pub(super) static HOST_OF_LAYERS: vipl_host = vipl_host {
+    log: log_of_layer,
+    ..TABLE
+};
+
+const TABLE: vipl_host = vipl_rules::host_table! {
     log,
     setting,
     counter,
@@ -44,15 +52,23 @@ unsafe fn string<'a>(text: *const c_char) -> &'a str {
         .unwrap_or("(not UTF-8)")
 }
 
-unsafe extern "C" fn log(level: c_int, text: *const c_char) {
-    let level = match level {
+fn level_of(level: c_int) -> log::Level {
+    match level {
         VIPL_LOG_ERROR => log::Level::Error,
         VIPL_LOG_WARN => log::Level::Warn,
         VIPL_LOG_INFO => log::Level::Info,
         _ => log::Level::Debug,
-    };
+    }
+}
+
+unsafe extern "C" fn log(level: c_int, text: *const c_char) {
     // SAFETY: a plug-in's text.
-    log::log!(target: "plugin", level, "{}", unsafe { string(text) });
+    log::log!(target: "plugin", level_of(level), "{}", unsafe { string(text) });
+}
+
+unsafe extern "C" fn log_of_layer(level: c_int, text: *const c_char) {
+    // SAFETY: a layer's text.
+    log::log!(target: "layer", level_of(level), "{}", unsafe { string(text) });
 }
 
 unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *const c_char {

@@ -6,13 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use vipl_abi::{VIP_ERROR_CODE, VIP_VI_HANDLE};
 use vipl_plugin_abi::*;
 
-use super::host::HOST;
+use super::host::HOST_OF_LAYERS;
 use crate::vi;
 
 /// The table passed to every layer.
 pub(crate) static LAYER_HOST: vipl_layer_host = vipl_layer_host {
     size: size_of::<vipl_layer_host>(),
-    host: &raw const HOST,
+    host: &raw const HOST_OF_LAYERS,
     connection,
     fail,
 };
