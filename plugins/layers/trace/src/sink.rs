@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
@@ -26,6 +26,8 @@ use crate::ticks::{Speed, ticks};
 const BUFFER_BYTES: usize = 64 << 10;
 /// A line stays in its buffer for this long, or twice as long if its thread makes no further call.
 const HOLD_NS: u64 = 100_000_000;
+/// How long the end of a thread or of the process waits for another thread that writes.
+const LOCKED_NS: u64 = 100_000_000;
 
 /// The file or the log, and the buffers of all threads.
 pub(crate) struct Sink {
@@ -43,6 +45,19 @@ thread_local! {
     static MINE: RefCell<Option<(*const Sink, Leaving)>> = const { RefCell::new(None) };
 }
 
+/// Locks what another thread holds for a moment. `None`: it stays locked, perhaps by a call that a signal handler has interrupted
+/// on this very thread.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let deadline = clock::now_ns() + LOCKED_NS;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::WouldBlock) if clock::now_ns() < deadline => std::thread::yield_now(),
+            Err(_) => return None,
+        }
+    }
+}
+
 /// Writes what is left when its thread ends.
 struct Leaving(Arc<Mutex<Mine>>, *const Sink, u32);
 
@@ -54,10 +69,10 @@ impl Drop for Leaving {
         }
         // SAFETY: sinks of this process are never freed.
         let sink = unsafe { &*self.1 };
-        if let Ok(mut mine) = self.0.try_lock() {
+        if let Some(mut mine) = lock_soon(&self.0) {
             sink.flush(&mut mine);
         }
-        if let Ok(mut threads) = sink.threads.try_lock() {
+        if let Some(mut threads) = lock_soon(&sink.threads) {
             threads.retain(|known| !Arc::ptr_eq(known, &self.0));
         }
     }
@@ -185,11 +200,11 @@ impl Sink {
         }
     }
 
-    /// Writes the buffers of all threads that are not using theirs.
+    /// Writes the buffers of all threads that are not using theirs, also one that the thread of `write_old` is writing.
     pub(crate) fn flush_all(&self) {
-        let threads = self.threads.try_lock();
+        let threads = lock_soon(&self.threads);
         for mine in threads.iter().flat_map(|threads| threads.iter()) {
-            if let Ok(mut mine) = mine.try_lock() {
+            if let Some(mut mine) = lock_soon(mine) {
                 self.flush(&mut mine);
             }
         }
