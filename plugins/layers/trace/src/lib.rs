@@ -101,12 +101,7 @@ impl Layer for Trace {
         };
         self.sink.with(|mine| {
             mine.end_polls();
-            let at = mine.anchor.at(ticks());
-            mine.text.put(&mine.head);
-            mine.text.put("\"ph\":\"i\",\"s\":\"t\",\"ts\":");
-            mine.text.micros(at);
-            mine.text.put(",\"name\":");
-            mine.text.quoted(name.as_bytes());
+            mine.instant(&name, ticks());
             mine.text.put(",\"args\":{\"ViHandle\":");
             mine.text.hex(event.vi.addr() as u64);
             mine.text.put(",\"DescriptorPtr\":");

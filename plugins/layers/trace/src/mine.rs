@@ -67,6 +67,16 @@ impl Mine {
         self.text.put("\"");
     }
 
+    /// The beginning of a line without a duration.
+    pub(crate) fn instant(&mut self, name: &str, ticks: u64) {
+        let at = self.anchor.at(ticks);
+        self.text.put(&self.head);
+        self.text.put("\"ph\":\"i\",\"s\":\"t\",\"ts\":");
+        self.text.micros(at);
+        self.text.put(",\"name\":");
+        self.text.quoted(name.as_bytes());
+    }
+
     /// A poll that found nothing: one more of the same, or the first of others.
     pub(crate) fn poll(&mut self, call: &Call<'_>, began: u64, ended: u64) {
         let (function, object) = (call.function(), call.argument(0));
@@ -110,14 +120,9 @@ impl Mine {
         else {
             return;
         };
-        let at = self.anchor.at(open.began);
         let name = function_name(open.function).to_str().unwrap_or_default();
-        self.text.put(&self.head);
-        self.text.put("\"ph\":\"i\",\"s\":\"t\",\"ts\":");
-        self.text.micros(at);
-        self.text.put(",\"name\":\"in ");
-        self.text.put(name);
-        self.text.put("\",\"args\":{\"handle\":");
+        self.instant(&format!("in {name}"), open.began);
+        self.text.put(",\"args\":{\"handle\":");
         self.text.hex(open.object);
         self.text.put("}},\n");
     }
