@@ -100,21 +100,8 @@ mod tests {
     use super::*;
     use crate::device::{close, open_without_agent};
     use crate::nic::resolve;
+    use crate::vi::destroy;
     use crate::vi::tests::device;
-    use crate::vi::{create_on, destroy};
-
-    fn create(nic: VIP_NIC_HANDLE) -> VIP_VI_HANDLE {
-        let attributes = VIP_VI_ATTRIBUTES {
-            ReliabilityLevel: VIP_SERVICE_RELIABLE_DELIVERY,
-            MaxTransferSize: 4096,
-            QoS: std::ptr::null_mut(),
-            Ptag: std::ptr::null_mut(),
-            EnableRdmaWrite: VIP_FALSE,
-            EnableRdmaRead: VIP_FALSE,
-        };
-        let none = std::ptr::null_mut();
-        create_on(&resolve(nic).unwrap(), &attributes, none, none).unwrap()
-    }
 
     fn visited(nic: VIP_NIC_HANDLE) -> usize {
         let mut count = 0;
@@ -126,10 +113,10 @@ mod tests {
     #[test]
     fn a_nic_reaches_its_own_live_vis_only() {
         let nics = [(); 2].map(|()| open_without_agent(device::plugin(false)).unwrap());
-        let first = create(nics[0]);
+        let first = device::vi(nics[0]);
         assert_eq!(nics.map(visited), [1, 0]);
         assert_eq!(destroy(first), Ok(()));
-        let second = create(nics[1]);
+        let second = device::vi(nics[1]);
         assert_eq!(nics.map(visited), [0, 1]);
         let nic = resolve(nics[0]).unwrap();
         for index in [0, 1, u32::MAX] {

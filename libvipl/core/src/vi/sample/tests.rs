@@ -4,7 +4,7 @@ use crate::nic::resolve;
 use crate::plugin::host::HOST;
 use crate::vi::state::CONNECTED;
 use crate::vi::tests::device;
-use crate::vi::{create_on, destroy, done, lock, post};
+use crate::vi::{destroy, done, lock, post};
 
 const GOOD: u32 = VIP_STATUS_DONE;
 const BAD: u32 = VIP_STATUS_DONE | VIP_STATUS_TRANSPORT_ERROR;
@@ -35,17 +35,7 @@ impl Bench {
     }
 
     fn create(&mut self) {
-        let attributes = VIP_VI_ATTRIBUTES {
-            ReliabilityLevel: VIP_SERVICE_RELIABLE_DELIVERY,
-            MaxTransferSize: 4096,
-            QoS: std::ptr::null_mut(),
-            Ptag: std::ptr::null_mut(),
-            EnableRdmaWrite: VIP_FALSE,
-            EnableRdmaRead: VIP_FALSE,
-        };
-        let none = std::ptr::null_mut();
-        let nic = resolve(self.nic).unwrap();
-        self.vi = create_on(&nic, &attributes, none, none).unwrap();
+        self.vi = device::vi(self.nic);
         let mut vi = lock(self.vi).unwrap();
         vi.abi.state = CONNECTED;
         vi.check_descriptor = false;

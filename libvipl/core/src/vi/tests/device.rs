@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
+use crate::nic::resolve;
 use crate::plugin::host::HOST;
 use crate::plugin::loaded::LoadedPlugin;
-use crate::vi::Which;
+use crate::vi::{Which, create_on};
 
 /// Maximum descriptors of one queue: small, so that queues are often full.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;
@@ -285,4 +286,18 @@ pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
             region_remove: Some(region_remove),
         },
     }))
+}
+
+/// A VI on Reliable Delivery, without CQs.
+pub(crate) fn vi(nic: VIP_NIC_HANDLE) -> VIP_VI_HANDLE {
+    let attributes = VIP_VI_ATTRIBUTES {
+        ReliabilityLevel: VIP_SERVICE_RELIABLE_DELIVERY,
+        MaxTransferSize: 4096,
+        QoS: std::ptr::null_mut(),
+        Ptag: std::ptr::null_mut(),
+        EnableRdmaWrite: VIP_FALSE,
+        EnableRdmaRead: VIP_FALSE,
+    };
+    let none = std::ptr::null_mut();
+    create_on(&resolve(nic).unwrap(), &attributes, none, none).unwrap()
 }
