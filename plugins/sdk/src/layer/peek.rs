@@ -151,7 +151,6 @@ mod tests {
         let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
         assert_eq!(text(at(b"name\0more"), 64), b"name");
         assert_eq!(text(at(b"name\0more"), 2), b"na");
-        assert_eq!(text(0, 64), b"");
         let mut address = vec![0; 4];
         address[..2].copy_from_slice(&6_u16.to_ne_bytes());
         address[2..].copy_from_slice(&3_u16.to_ne_bytes());
@@ -160,6 +159,9 @@ mod tests {
         assert_eq!(net_address(at(&address), 64), parts(b"hostes", b"abc"));
         // The discriminator is behind the whole host.
         assert_eq!(net_address(at(&address), 2), parts(b"ho", b"ab"));
-        assert_eq!(net_address(0, 64), None);
+        if vipl_guard::CATCHES {
+            assert_eq!(text(0, 64), b"");
+            assert_eq!(net_address(0, 64), None);
+        }
     }
 }
