@@ -150,7 +150,8 @@ fn calls_of_those_who_have_hung_up_do_not_go_first() {
     );
     let agent = service(&prelude, &[]);
     let socket = agent.socket.clone();
-    eventually(|| socket.exists().then_some(()));
+    // An agent that stops before it listens refuses every connection.
+    let _first = as_user(MALLORY, || Client::connect(&socket)).unwrap();
     agent.signal(nix::sys::signal::Signal::SIGSTOP);
     let garbage = [7; 40];
     as_user(MALLORY, || {
@@ -165,7 +166,7 @@ fn calls_of_those_who_have_hung_up_do_not_go_first() {
     other.raw(&garbage, &[]).unwrap();
     agent.signal(nix::sys::signal::Signal::SIGCONT);
     other.next().unwrap();
-    let mine = format!("client {}: ", CROWD + 1);
+    let mine = format!("client {}: ", CROWD + 2);
     let before = eventually(|| {
         let log = std::fs::read_to_string(&log).unwrap();
         let calls = || {
