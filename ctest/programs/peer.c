@@ -146,7 +146,7 @@ static void no_peer(struct world *w)
     meet(w->side);
     CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, 50, &from.net, &attributes, &handle), VIP_TIMEOUT, "PEER-09");
     meet(w->side); /* no call waits any more */
-    CHECK_RETURN(VipConnectRequest(client, &local.net, &remote.net, 300, &attributes), VIP_NO_MATCH, "PEER-09");
+    CHECK_RETURN(VipConnectRequest(client, &local.net, &remote.net, 300 * time_factor(), &attributes), VIP_NO_MATCH, "PEER-09");
     CHECK_RETURN(VipConnectPeerWait(vi, &attributes), VIP_SUCCESS, "PEER-09: but the two peers do");
     meet(w->side);
     end_vi(vi);
