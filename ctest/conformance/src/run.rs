@@ -266,7 +266,7 @@ pub(crate) fn rust_test(test: &RustTest) -> Result<Option<String>, String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // With the features of the whole workspace, as it was built.
     cargo.args(["test", "--quiet", "--profile", profile(), "--workspace"]);
-    cargo.args(["--exclude", "xtask", "--test", test.file]);
+    cargo.args(["--test", test.file]);
     cargo.args(["--", "--exact", "--show-output", test.name]);
     let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

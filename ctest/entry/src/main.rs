@@ -26,9 +26,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Becomes `cargo run --package xtask`.
+/// Becomes `cargo run --bin xtask`: not `--package`, with which what it depends on would have other features than in builds
+/// of the workspace, and be built twice.
 fn forward(arguments: &[OsString]) -> Result {
     let mut xtask = cargo();
-    xtask.args(["run", "--quiet", "--package", "xtask", "--"]);
+    xtask.args(["run", "--quiet", "--bin", "xtask", "--"]);
     Err(xtask.args(arguments).exec().into())
 }

@@ -31,13 +31,10 @@ const STEPS: &[Step] = &[
         "deny",
         &["deny", "--offline", "check", "licenses", "bans", "sources"],
     ),
-    cargo_step(
-        "xtask",
-        &["test", "--package", "xtask", "--", "--show-output"],
-    ),
+    cargo_step("xtask", &["test", "--bin", "xtask", "--", "--show-output"]),
     step("docs", &["docs"]),
-    cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
-    step("test", &["tests", "--no-build", "--without", "mpi"]).needs("build"),
+    cargo_step("build", &["build", "--workspace"]),
+    step("test", TESTS).needs("build"),
     // Jobs of several ranks that poll, on machines with two processors: nothing runs beside them.
     step(
         "mpi",
@@ -49,6 +46,15 @@ const STEPS: &[Step] = &[
     step("man", &["man", "--check", "--no-build"]).needs("build"),
     step("install", &["smoke", "--dev"]).needs("build"),
     step("abi", &["abi", "--check", "--dev"]).needs("build"),
+];
+/// All that no other step runs.
+const TESTS: &[&str] = &[
+    "tests",
+    "--no-build",
+    "--without",
+    "ctest/xtask",
+    "--without",
+    "mpi",
 ];
 const CLIPPY: &[&str] = &[
     "clippy",

@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 /// Always, and before all others.
 const FIRST: &[Step] = &[
-    cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
+    cargo_step("build", &["build", "--workspace"]),
     step("devices", DEVICES).needs("build"),
 ];
 /// Together they take most of an hour, so they come by turns: a run begins with another of these groups every day, and goes on

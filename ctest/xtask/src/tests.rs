@@ -170,7 +170,7 @@ fn in_parallel<'a>(
 
 fn select(command: &mut Command, packages: &[String]) {
     if packages.is_empty() {
-        command.args(["--workspace", "--exclude", "xtask"]);
+        command.arg("--workspace");
     }
     for package in packages {
         command.args(["--package", package]);

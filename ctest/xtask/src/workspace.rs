@@ -167,7 +167,7 @@ fn has_kind(target: &Value, kind: &str) -> bool {
 /// Builds all that the tests and the checkers run, with the profile that they share. Always the whole workspace:
 /// another choice of packages would give shared dependencies other features, and build them again.
 pub(crate) fn build() -> Result {
-    run(cargo().args(["build", "--workspace", "--exclude", "xtask"]))
+    run(cargo().args(["build", "--workspace"]))
 }
 
 /// Folder of what [`build`] makes.
