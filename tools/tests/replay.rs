@@ -174,6 +174,107 @@ fn what_is_no_recording_is_said() {
     fails_without_output(REPLAY, &["--help"]);
 }
 
+/// Files of an earlier run stay in the folder: both runs at once are refused, and each can be made again by the command of the line.
+#[test]
+fn files_of_two_runs_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = record(dir.path(), "simple", false);
+    let both = record(dir.path(), "simple", false);
+    assert!(both.len() > first.len(), "{both:?}");
+    let (code, stdout, stderr) = replay(&both, &[]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(
+        stderr.contains("the files are of 2 runs, one after the other"),
+        "{stderr}"
+    );
+    let commands: Vec<Vec<PathBuf>> = stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("  vip_replay "))
+        .map(|files| files.split(' ').map(PathBuf::from).collect())
+        .collect();
+    assert_eq!(commands.len(), 2, "{stderr}");
+    // The last one first.
+    for file in &first {
+        assert!(!commands[0].contains(file), "{stderr}");
+    }
+    for files in &commands {
+        is_the_same(files, &["--device", "via_lo"]);
+    }
+}
+
+/// A run in the strict mode is made again in that mode.
+#[test]
+fn the_mode_is_that_of_then() {
+    let dir = tempfile::tempdir().expect("a folder");
+    Run::strict(program("simple"))
+        .env("VIPL_LAYERS", "record")
+        .env("VIPL_RECORD_FILE", dir.path().join("run"))
+        .pass();
+    for file in std::fs::read_dir(dir.path()).expect("the folder") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("a recording");
+        let head = text.lines().next().unwrap_or_default();
+        assert!(head.ends_with(" strict"), "{head}");
+    }
+    let calls = "1 1 2 VipOpenNic VIP_SUCCESS DeviceName=7669615f6c6f NicHandle=0x9\n\
+                 1 3 4 VipCreateVi VIP_INVALID_PTAG NicHandle=0x9 ViAttribs=0x2:0x1000:0x0:0:0:0x0 SendCQHandle=0x0 RecvCQHandle=0x0 ViHandle=0x7ff0\n";
+    let (strict, other) = (dir.path().join("strict"), dir.path().join("other"));
+    std::fs::write(&strict, format!("vipl-record 1 1 boot strict\n{calls}")).expect("the file");
+    std::fs::write(&other, format!("vipl-record 1 2 boot\n{calls}")).expect("the file");
+    is_the_same(std::slice::from_ref(&strict), &[]);
+    // One process has one mode.
+    let (code, stdout, stderr) = replay(&[strict, other], &[]);
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    assert!(
+        stdout.contains("strict is of a process in the strict mode"),
+        "{stdout}"
+    );
+    let difference = "VipCreateVi: was VIP_INVALID_PTAG and is VIP_SUCCESS";
+    assert_eq!(stdout.matches(difference).count(), 2, "{stdout}");
+}
+
+/// A device with a smaller MaxTransferSize makes VIs for that, if the messages fit; else one line says what does not.
+#[test]
+fn a_device_with_smaller_messages_is_said_in_one_line() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.1");
+    let run = |length: u64| {
+        let calls = [
+            "VipOpenNic VIP_SUCCESS DeviceName=7669615f6c6f NicHandle=0x9".to_owned(),
+            "VipCreatePtag VIP_SUCCESS NicHandle=0x9 Ptag=0x4".to_owned(),
+            "VipRegisterMem VIP_SUCCESS NicHandle=0x9 VirtualAddress=0x10000 Length=0x1000 MemAttribs=0x4:0:0 MemoryHandle=0x5".to_owned(),
+            "VipCreateVi VIP_SUCCESS NicHandle=0x9 ViAttribs=0x2:0x7fffffffffff:0x4:0:0:0x0 SendCQHandle=0x0 RecvCQHandle=0x0 ViHandle=0x6".to_owned(),
+            format!("VipPostSend VIP_SUCCESS ViHandle=0x6 DescriptorPtr=0x10000 MemoryHandle=0x5 control=0x0 length={length:#x} immediate=0x0 segments="),
+            "VipQueryVi VIP_SUCCESS ViHandle=0x6 State=0x0".to_owned(),
+        ];
+        let calls = calls.iter().enumerate();
+        let lines: String = calls
+            .map(|(place, call)| format!("1 {} {} {call}\n", 2 * place + 1, 2 * place + 2))
+            .collect();
+        std::fs::write(&file, format!("vipl-record 1 1 boot\n{lines}")).expect("the file");
+        replay(std::slice::from_ref(&file), &["--device", "via_lo"])
+    };
+    let (code, stdout, stderr) = run(8);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(
+        stdout
+            .starts_with("note: VIs with a MaxTransferSize of 140737488355327 bytes have one of "),
+        "{stdout}"
+    );
+    assert!(
+        stdout.ends_with("6 calls made again, 0 differences\n"),
+        "{stdout}"
+    );
+    let (code, stdout, stderr) = run(0x7fff_ffff_fffe);
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    assert!(
+        lines[0].contains("VipCreateVi: this device takes messages of ")
+            && lines[0].contains(" and the run sends 140737488355326: choose another one"),
+        "{stdout}"
+    );
+}
+
 /// A message that overwrites the segments of the descriptor that receives it is read where the descriptor was posted, also if a
 /// wait finds it that found nothing then.
 #[test]

@@ -14,7 +14,7 @@ use vipl_tools::replay::{self, Plan, Report};
 /// Makes a recorded run again and compares the results.
 ///
 /// Record each process with VIPL_LAYERS=record and VIPL_RECORD_FILE, and give the files of all of them: they are played
-/// in one process, with the calls in the order of then.
+/// in one process, with the calls in the order of then. Files of an earlier run stay where they were: those of several runs are refused.
 #[derive(Parser)]
 #[command(
     name = "vip_replay",
@@ -84,6 +84,9 @@ fn main() -> ExitCode {
 
 fn text_of(report: &Report) -> String {
     let mut text = String::new();
+    for line in &report.notes {
+        text += &format!("note: {line}\n");
+    }
     for line in &report.differences {
         text += &format!("{line}\n");
     }
@@ -107,6 +110,7 @@ fn json_of(report: &Report) -> String {
         "made": report.made,
         "left": report.left,
         "early": report.early,
+        "notes": report.notes,
         "differences": report.differences,
         "count": report.count,
     });

@@ -28,6 +28,10 @@ pub(super) enum Outcome {
     Made(c_int, Option<String>),
     /// It has no code; it was made.
     Done,
+    /// It returned this code, for smaller messages than then: a line about that.
+    Smaller(c_int, String),
+    /// It was not made, since the device cannot do what the run needs: why. No other call is made.
+    Unfit(String),
     /// A wait that found nothing then has found something, which is kept for the call that took it then.
     Early,
 }

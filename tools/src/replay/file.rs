@@ -125,6 +125,8 @@ pub(super) struct Recording {
     pub(super) name: String,
     /// The host's start: files of one start have one clock.
     pub(super) boot: String,
+    /// The process kept to the strict mode.
+    pub(super) strict: bool,
     /// In the order in which they ended.
     pub(super) calls: Vec<Call>,
 }
@@ -144,7 +146,8 @@ impl Recording {
     pub(super) fn parse(name: &str, text: &str) -> Result<Recording> {
         let mut lines = text.lines().enumerate();
         let head = lines.next().map_or("", |(_, head)| head);
-        let ["vipl-record", "1", _, boot] = head.split(' ').collect::<Vec<_>>()[..] else {
+        let ["vipl-record", "1", _, boot, ref more @ ..] = head.split(' ').collect::<Vec<_>>()[..]
+        else {
             let text = format!(
                 "{name}: no recording of this version: it begins with \"{}\"",
                 shown(head)
@@ -171,8 +174,23 @@ impl Recording {
         Ok(Recording {
             name: name.to_owned(),
             boot: boot.to_owned(),
+            strict: more.contains(&"strict"),
             calls,
         })
+    }
+
+    /// When its first call began and its last one ended; `None`: it has none.
+    pub(super) fn time(&self) -> Option<(u64, u64)> {
+        let began = self.calls.iter().map(|call| call.began).min()?;
+        let ended = self.calls.iter().map(|call| call.ended).max()?;
+        Some((began, ended))
+    }
+
+    /// The longest message that its calls send.
+    pub(super) fn longest_send(&self) -> u64 {
+        let sends = self.calls.iter().filter(|call| call.name == "VipPostSend");
+        let good = sends.filter(|call| call.result == "VIP_SUCCESS");
+        good.map(|call| call.number("length")).max().unwrap_or(0)
     }
 }
 
@@ -201,13 +219,20 @@ mod tests {
 
     #[test]
     fn a_recording_is_read() {
-        let text = "vipl-record 1 77 boot\n\
+        let text = "vipl-record 1 77 boot strict\n\
                     5 10 20 VipPostSend VIP_SUCCESS ViHandle=0x2 segments=0x1000:0x5:0x8,0x2000:0x6:0x1 data=0aff\n\
                     5 30 40 VipConnectWait VIP_SUCCESS LocalAddr=0102/61\n5 50 6";
         let recording = Recording::parse("r", text).unwrap();
         assert_eq!(
             (recording.boot.as_str(), recording.calls.len()),
             ("boot", 2)
+        );
+        assert!(recording.strict);
+        assert_eq!(recording.time(), Some((10, 40)));
+        assert!(
+            !Recording::parse("r", "vipl-record 1 77 boot\n")
+                .unwrap()
+                .strict
         );
         let post = &recording.calls[0];
         assert_eq!(post.segments(), [[0x1000, 5, 8], [0x2000, 6, 1]]);

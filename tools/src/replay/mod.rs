@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   replay ─▶ calls ─▶ process ─▶ memory ─▶ file
-//!          └▶ order
+//!          ├▶ order
+//!          └▶ runs   which files belong together
 //! ```
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,6 +24,7 @@ pub mod fuzzing;
 mod memory;
 mod order;
 mod process;
+mod runs;
 
 use calls::{Outcome, Stage};
 use file::{Call, Recording, shown};
@@ -56,21 +58,28 @@ pub struct Report {
     pub left: BTreeMap<String, usize>,
     /// Waits that found nothing then, and now what a later call took then.
     pub early: usize,
+    /// What was made in another way than then, a line each.
+    pub notes: Vec<String>,
     /// What is not as it was, a line each; and how many there are.
     pub differences: Vec<String>,
     /// How many there are.
     pub count: usize,
 }
 
-/// Makes the calls again.
+/// Makes the calls again. `VIPL_STRICT` is set as the files say, unless the environment has it.
 ///
 /// # Errors
-/// A file cannot be read or needs too much memory or too many threads, or there is no library.
+/// A file cannot be read or needs too much memory or too many threads, the files are of several runs, or there is no library.
 pub fn run(plan: &Plan) -> Result<Report> {
+    let mut recordings = Vec::new();
+    for path in &plan.files {
+        recordings.push(Recording::read(path, plan.memory)?);
+    }
+    runs::is_one(recordings.iter())?;
+    let note = take_mode(&recordings);
     let library = Library::open()?;
     let mut processes = Vec::new();
-    for path in &plan.files {
-        let recording = Recording::read(path, plan.memory)?;
+    for recording in recordings {
         let memory = Memory::of(&recording, plan.memory)?;
         processes.push(Process::new(recording, memory));
     }
@@ -105,7 +114,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
         is_recorded: &is_recorded,
     };
     let run = Run {
-        report: Mutex::new(Report::default()),
+        report: Mutex::new(Report {
+            notes: note.into_iter().collect(),
+            ..Report::default()
+        }),
         made: AtomicUsize::new(0),
         stopped: AtomicBool::new(false),
     };
@@ -136,6 +148,30 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = std::mem::take(&mut *run.report.lock());
     report.made = run.made.into_inner();
     Ok(report)
+}
+
+/// Takes the mode of then, of which a process has one: that of all files, or the compatible one with a note.
+fn take_mode(recordings: &[Recording]) -> Option<String> {
+    let strict = recordings.iter().find(|one| one.strict)?;
+    if std::env::var_os("VIPL_STRICT").is_some() {
+        return None;
+    }
+    let mut others = recordings.iter().filter(|one| !one.calls.is_empty());
+    if let Some(other) = others.find(|one| !one.strict) {
+        return Some(format!(
+            "{} is of a process in the strict mode, {} is not: all calls are made in the compatible one; VIPL_STRICT=true takes the other",
+            strict.name, other.name
+        ));
+    }
+    if !vipl_sys::thread::is_alone() {
+        let name = &strict.name;
+        return Some(format!(
+            "{name} is of the strict mode: set VIPL_STRICT=true"
+        ));
+    }
+    // SAFETY: there is no other thread that could read the environment now.
+    unsafe { std::env::set_var("VIPL_STRICT", "true") };
+    None
 }
 
 /// The threads of all processes: the number of the process, and the calls in the order in which they began.
@@ -222,19 +258,37 @@ impl Run {
             }
             match outcome {
                 Outcome::Left(_) | Outcome::Done => {}
-                Outcome::Early => self.report.lock().early += 1,
-                Outcome::Made(code, other) => {
-                    let code = VIP_RETURN::of(code)
-                        .map_or_else(|| code.to_string(), |code| format!("{code:?}"));
-                    if code != call.result {
-                        let then = shown(&call.result);
-                        self.differs(process, call, &format!("was {then} and is {code}"));
-                    } else if let Some(other) = other {
-                        self.differs(process, call, &other);
+                Outcome::Smaller(code, note) => {
+                    let mut report = self.report.lock();
+                    if !report.notes.contains(&note) {
+                        report.notes.push(note);
                     }
+                    drop(report);
+                    self.compare(process, call, code, None);
                 }
+                Outcome::Unfit(why) => {
+                    // All that follows would differ, for this one reason.
+                    if !self.stopped.swap(true, Ordering::Relaxed) {
+                        self.differs(process, call, &why);
+                    }
+                    return;
+                }
+                Outcome::Early => self.report.lock().early += 1,
+                Outcome::Made(code, other) => self.compare(process, call, code, other),
             }
             order.ended(call.ended);
+        }
+    }
+
+    /// Compares a result; `other`: what else is not as it was.
+    fn compare(&self, process: &Process, call: &Call, code: i32, other: Option<String>) {
+        let code =
+            VIP_RETURN::of(code).map_or_else(|| code.to_string(), |code| format!("{code:?}"));
+        if code != call.result {
+            let then = shown(&call.result);
+            self.differs(process, call, &format!("was {then} and is {code}"));
+        } else if let Some(other) = other {
+            self.differs(process, call, &other);
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) const BAD: usize = 0x40;
 pub(super) struct Nic {
     pub(super) handle: usize,
     pub(super) host: Vec<u8>,
+    /// Longest message of its device.
+    pub(super) transfer_max: u64,
     /// Its device has IP addresses with ports.
     pub(super) is_ip: bool,
 }
@@ -96,6 +98,8 @@ pub(super) struct Process {
     pub(super) recording: Recording,
     pub(super) memory: Memory,
     handles: Mutex<Handles>,
+    /// Longest message that is sent.
+    pub(super) longest_send: u64,
     /// Names that the name service knew then.
     pub(super) names: HashSet<String>,
 }
@@ -111,6 +115,7 @@ impl Process {
             .filter_map(|call| String::from_utf8(call.bytes("Name")?).ok())
             .collect();
         Process {
+            longest_send: recording.longest_send(),
             recording,
             memory,
             handles: Mutex::new(Handles::default()),

@@ -86,12 +86,13 @@ fn vi_attributes(at: usize, out: &mut String) {
         Some(found) if at != 0 => {
             let _ = write!(
                 out,
-                "{:#x}:{:#x}:{:#x}:{}:{}",
+                "{:#x}:{:#x}:{:#x}:{}:{}:{:#x}",
                 found.ReliabilityLevel,
                 found.MaxTransferSize,
                 found.Ptag.addr(),
                 found.EnableRdmaWrite,
-                found.EnableRdmaRead
+                found.EnableRdmaRead,
+                found.QoS.addr()
             );
         }
         None if at != 0 => out.push_str(BAD),

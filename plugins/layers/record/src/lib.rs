@@ -69,7 +69,15 @@ impl Layer for Record {
             with_bytes: settings::truth(Self::NAME, c"bytes"),
         };
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        record.write(&format!("vipl-record 1 {pid} {}\n", boot.trim()), true);
+        // The library's own setting: `vip_replay` needs the same rules.
+        let strict = match settings::truth(Self::NAME, c"strict") {
+            true => " strict",
+            false => "",
+        };
+        record.write(
+            &format!("vipl-record 1 {pid} {}{strict}\n", boot.trim()),
+            true,
+        );
         Ok(record)
     }
 

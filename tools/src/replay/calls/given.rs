@@ -54,8 +54,11 @@ pub(super) const EMPTY: VIP_VI_ATTRIBUTES = VIP_VI_ATTRIBUTES {
 };
 
 pub(super) fn vi_attributes(process: &Process, call: &Call) -> Option<VIP_VI_ATTRIBUTES> {
-    let [level, bytes, tag, write, read] = call.numbers("ViAttribs")?[..] else {
-        return None;
+    // Older files have no QoS.
+    let (level, bytes, tag, write, read, qos) = match call.numbers("ViAttribs")?[..] {
+        [level, bytes, tag, write, read] => (level, bytes, tag, write, read, 0),
+        [level, bytes, tag, write, read, qos] => (level, bytes, tag, write, read, qos),
+        _ => return None,
     };
     Some(VIP_VI_ATTRIBUTES {
         ReliabilityLevel: level as VIP_RELIABILITY_LEVEL,
@@ -63,7 +66,7 @@ pub(super) fn vi_attributes(process: &Process, call: &Call) -> Option<VIP_VI_ATT
         Ptag: process.handle(tag),
         EnableRdmaWrite: write as VIP_BOOLEAN,
         EnableRdmaRead: read as VIP_BOOLEAN,
-        ..EMPTY
+        QoS: std::ptr::without_provenance_mut(qos as usize),
     })
 }
 

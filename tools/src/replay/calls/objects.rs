@@ -84,19 +84,31 @@ impl Stage<'_> {
                     let mut attributes = vi_attributes(process, call);
                     let send = process.handle(call.number("SendCQHandle"));
                     let receive = process.handle(call.number("RecvCQHandle"));
+                    let fit = fit(process, call, &process.nic(nic_then), attributes.as_mut());
+                    if let Fit::Not(why) = fit {
+                        return Some(Outcome::Unfit(why));
+                    }
                     let from = input(call, "ViAttribs", attributes.as_mut());
                     let to = output(call, "ViHandle", &raw mut out);
                     let code = (f.VipCreateVi)(nic, from, send, receive, to);
                     if succeeded(code) {
                         process.add_vi(vi_then, out, nic_then);
                     }
-                    made(code)
+                    fit.outcome(code)
                 }
                 "VipDestroyVi" => made((f.VipDestroyVi)(vi)),
                 "VipSetViAttributes" => {
                     let mut attributes = vi_attributes(process, call);
+                    let nic = process.nic_of(vi_then).1;
+                    let fit = fit(process, call, &nic, attributes.as_mut());
+                    if let Fit::Not(why) = fit {
+                        return Some(Outcome::Unfit(why));
+                    }
                     let from = input(call, "ViAttribs", attributes.as_mut());
-                    optional!(f.VipSetViAttributes, vi, from)
+                    match optional!(f.VipSetViAttributes, vi, from) {
+                        Outcome::Made(code, None) => fit.outcome(code),
+                        other => other,
+                    }
                 }
                 "VipSetUserData" => match f.VipSetUserData {
                     Some(set) => {
@@ -243,6 +255,49 @@ impl Stage<'_> {
 /// Why memory is not there.
 const MEMORY: &str = "it needs more memory than --memory allows";
 
+/// Whether messages of then fit to the device.
+enum Fit {
+    Yes,
+    /// Those that are sent do; the VI is made for no longer ones.
+    Smaller(String),
+    Not(String),
+}
+
+impl Fit {
+    fn outcome(self, code: i32) -> Outcome {
+        match self {
+            Fit::Smaller(note) => Outcome::Smaller(code, note),
+            _ => made(code),
+        }
+    }
+}
+
+/// Makes attributes of a VI fit to the device, which may have a smaller MaxTransferSize than that of then.
+fn fit(
+    process: &Process,
+    call: &Call,
+    nic: &Nic,
+    attributes: Option<&mut VIP_VI_ATTRIBUTES>,
+) -> Fit {
+    let (most, longest) = (nic.transfer_max, process.longest_send);
+    let Some(attributes) = attributes.filter(|_| call.result == "VIP_SUCCESS") else {
+        return Fit::Yes;
+    };
+    let then = attributes.MaxTransferSize as u64;
+    if then <= most || most == 0 {
+        return Fit::Yes;
+    }
+    if longest > most {
+        return Fit::Not(format!(
+            "this device takes messages of {most} bytes at most, and the run sends {longest}: choose another one; the rest is not made"
+        ));
+    }
+    attributes.MaxTransferSize = most as VIP_ULONG;
+    Fit::Smaller(format!(
+        "VIs with a MaxTransferSize of {then} bytes have one of {most}, the most of this device"
+    ))
+}
+
 /// A NIC with its host address.
 ///
 /// # Safety
@@ -265,6 +320,7 @@ unsafe fn nic_of(functions: &Functions, nic: VIP_NIC_HANDLE) -> Nic {
     Nic {
         handle: nic.expose_provenance(),
         host,
+        transfer_max: attributes.MaxTransferSize as u64,
         is_ip: name.starts_with(b"ip:") || name.starts_with(b"verbs:"),
     }
 }

@@ -2,6 +2,7 @@
 
 use vipl_client::raw::abi::*;
 use vipl_client::raw::{Done, Post, Wait};
+use vipl_rules::words;
 use vipl_sys::crc;
 
 use super::super::file::Call;
@@ -168,7 +169,11 @@ impl Stage<'_> {
         };
         let (status, length) = (call.number("status") as u32, call.number("length") as u32);
         if word(7) != status {
-            return Some(format!("Status was {status:#x} and is {:#x}", word(7)));
+            let [then, now] = [status, word(7)].map(words::status);
+            return Some(format!(
+                "Status was {status:#x} ({then}) and is {:#x} ({now})",
+                word(7)
+            ));
         }
         if word(6) != length {
             return Some(format!("Length was {length} and is {}", word(6)));
