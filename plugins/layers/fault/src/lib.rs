@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use vipl_abi::VIP_RETURN;
 use vipl_plugin_sdk::Status;
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_INFO};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_INFO, VIPL_LOG_WARN};
 use vipl_plugin_sdk::layer::{Call, Host, Layer, Local};
 use vipl_plugin_sdk::settings::{self, Setting};
 use vipl_sys::clock;
@@ -42,14 +42,34 @@ impl Layer for Fault {
 
     fn before(&self, call: &Call<'_>, _local: &mut Local) -> Option<VIP_RETURN> {
         let (rule, number) = self.rules.applies(call.function())?;
-        let name = call.name().to_string_lossy();
-        let text = format!("fault: call {number} of {name} by the rule {}", rule.text);
-        self.host.log(VIPL_LOG_INFO, &text);
+        let say = |what: &str| {
+            let name = call.name().to_string_lossy();
+            let text = format!(
+                "fault: call {number} of {name} {what}, by the rule {}",
+                rule.text
+            );
+            // Many follow of some rules. The first one says why the program behaves as it does.
+            let level = match rule.is_first_hit() {
+                true => VIPL_LOG_WARN,
+                false => VIPL_LOG_INFO,
+            };
+            self.host.log(level, &text);
+        };
         match rule.what {
-            What::Answer(code) => return Some(code),
-            What::Delay(delay) => clock::sleep(delay),
+            What::Answer(code) => {
+                say(&format!("is answered with {code:?}"));
+                return Some(code);
+            }
+            What::Delay(delay) => {
+                say(&format!("begins {delay:?} late"));
+                clock::sleep(delay);
+            }
             What::Break(code) => {
-                self.host.fail(call.argument(0), code as i32);
+                // Before it: the error of the connection is logged, too.
+                say(&format!("breaks the connection with {code:?}"));
+                if !self.host.fail(call.argument(0), code as i32) {
+                    say("breaks nothing, since its VI is not connected");
+                }
             }
         }
         None

@@ -126,6 +126,11 @@ impl Rule {
         })
     }
 
+    /// Whether it has hit one call so far.
+    pub(crate) fn is_first_hit(&self) -> bool {
+        self.hits.load(Ordering::Relaxed) == 1
+    }
+
     fn hits(&self, call: u64, seed: u64) -> bool {
         let When {
             after,
