@@ -696,6 +696,9 @@ typedef struct vipl_layer_host {
   /* Breaks the connection of a VI as the transport would: the VI goes to Error, both queues are flushed, and the
    * application gets the asynchronous error `code`. `VIPL_E_INVALID`: the VI is not connected. Not within `event`. */
   int (*fail)(VIP_VI_HANDLE vi, int code);
+  /* The number of a VI within its NIC handle, from 0 on, which `vipstat` and the log show; after VipDestroyVi another VI may get it.
+   * `VIPL_E_INVALID`: there is no such VI. Not within `event`. New hosts have this: see `size`. */
+  int (*vi_number)(VIP_VI_HANDLE vi, uint32_t *out);
 } vipl_layer_host;
 
 /* One call of the application, as a layer sees it. All of it is the host's, and valid during the operation only. */

@@ -115,6 +115,56 @@ const KILL_IN_A_WAIT: &str = r#"
     kill -KILL $!
 "#;
 
+/// A thread that writes to a disk that stands still waits in the kernel. The others go on, and the log says so in either case.
+#[test]
+fn a_disk_that_stands_still_is_said() {
+    let dir = folder("still");
+    let shared = dir.join("still_disk.so");
+    Program::new(source("layers/still_disk.c"))
+        .shared()
+        .build(&shared);
+    let still = Program::new(source("layers/still.c"))
+        .flag("-I")
+        .flag(source("programs"))
+        .linked()
+        .build(&dir.join("still"));
+    let said = "trace: the file has taken nothing for 5 s";
+    let run = |run: Run, thread: &str| {
+        let file = dir.join(thread);
+        let run = run.env("VIPL_LAYERS", "trace").preload(&shared);
+        let run = run.env("VIPL_TRACE_FILE", &file).env("STILL_FILE", &file);
+        run.env("STILL_THREAD", thread).allow(said).start()
+    };
+    // The program's own thread stays in its write.
+    let killed = Run::compatible("/bin/sh")
+        .args(&["-c", KILL_WHEN_SAID])
+        .arg(&still)
+        .arg(dir.join("log"));
+    let runs = [run(Run::compatible(&still), "others"), run(killed, "first")];
+    for run in runs {
+        let finished = run.finish();
+        let shown = finished.report(said);
+        assert!(finished.status.success(), "{shown}");
+        assert_eq!(finished.stderr.matches(said).count(), 1, "{shown}");
+    }
+}
+
+/// Kills the program when its log says that it waits for its file.
+const KILL_WHEN_SAID: &str = r#"
+    "$0" 2>"$1" & until grep -q 'has taken nothing' "$1"; do sleep 0.1; done
+    kill -KILL $!; cat "$1" >&2
+"#;
+
+/// Threads of layers keep no process alive, with NICs and without.
+#[test]
+fn a_process_ends_with_the_last_thread_of_its_program() {
+    let file = folder("last").join("trace");
+    under("trace,validate", "main_exit")
+        .env("VIPL_TRACE_FILE", &file)
+        .allow("VAL-")
+        .pass();
+}
+
 /// One file shows both sides, and each message that has arrived has the name that its sender gave it.
 #[test]
 fn messages_of_both_sides_are_joined() {

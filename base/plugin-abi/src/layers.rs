@@ -70,6 +70,9 @@ pub struct vipl_layer_host {
     /// Breaks the connection of a VI as the transport would: the VI goes to Error, both queues are flushed, and the
     /// application gets the asynchronous error `code`. `VIPL_E_INVALID`: the VI is not connected. Not within `event`.
     pub fail: unsafe extern "C" fn(vi: VIP_VI_HANDLE, code: c_int) -> c_int,
+    /// The number of a VI within its NIC handle, from 0 on, which `vipstat` and the log show; after VipDestroyVi another VI may get it.
+    /// `VIPL_E_INVALID`: there is no such VI. Not within `event`. New hosts have this: see `size`.
+    pub vi_number: unsafe extern "C" fn(vi: VIP_VI_HANDLE, out: *mut u32) -> c_int,
 }
 
 // SAFETY: constant data.

@@ -177,6 +177,14 @@ impl Host {
         })
     }
 
+    /// The number of a VI within its NIC handle, which `vipstat` shows. Not within `event`.
+    pub fn vi_number(self, vi: u64) -> Option<u32> {
+        let mut number = 0;
+        // SAFETY: any handle, and room for a number.
+        let status = unsafe { (self.0.vi_number)(handle(vi), &raw mut number) };
+        (status == VIPL_OK).then_some(number)
+    }
+
     /// Breaks the connection of the VI with this handle by this asynchronous error; false: it is not connected. Not within `event`.
     pub fn fail(self, vi: u64, code: c_int) -> bool {
         // SAFETY: any handle and any number.

@@ -15,6 +15,7 @@ pub(crate) static LAYER_HOST: vipl_layer_host = vipl_layer_host {
     host: &raw const HOST_OF_LAYERS,
     connection,
     fail,
+    vi_number,
 };
 
 /// What both sides may call their connection. The key is the peers' secret: of its hash, too few bits are left to compute
@@ -54,6 +55,15 @@ unsafe extern "C" fn fail(vi: VIP_VI_HANDLE, code: c_int) -> c_int {
         return VIPL_E_INVALID;
     }
     vi.fail(code as i32, 0, std::ptr::null_mut());
+    VIPL_OK
+}
+
+unsafe extern "C" fn vi_number(vi: VIP_VI_HANDLE, out: *mut u32) -> c_int {
+    let Ok(vi) = vi::lock(vi) else {
+        return VIPL_E_INVALID;
+    };
+    // SAFETY: a layer's variable.
+    unsafe { *out = vi.abi.index };
     VIPL_OK
 }
 

@@ -37,8 +37,14 @@ pub(crate) fn transfer(call: &Call<'_>, flows: &Flows, last: &mut Last, out: &mu
     let handle = |key: &str, handle: u64, last: &mut Last, out: &mut Text| {
         out.put(key);
         match flows.number(handle, last) {
-            0 => out.hex(handle),
-            number => out.decimal(number.into()),
+            None => out.hex(handle),
+            Some(known) => {
+                out.decimal(known.number.into());
+                if known.nic != 0 {
+                    out.put(",\"nic\":");
+                    out.decimal(known.nic.into());
+                }
+            }
         }
         out.put(",");
     };

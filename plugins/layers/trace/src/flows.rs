@@ -1,5 +1,8 @@
 //! VIs and completion queues, which have short numbers, and the messages of connections.
 //!
+//! The number of a VI is that of the library: its place in its NIC handle, as `vipstat` shows it. NIC handles and completion queues are
+//! counted here.
+//!
 //! Which message of one side is which of the other: the number of the connection, that both know, its direction, and the
 //! number of the message in that direction. On the reliable levels messages arrive in order and none is missing, so both
 //! sides count the same; on the unreliable one they are not joined.
@@ -38,10 +41,18 @@ impl Flow {
     }
 }
 
-/// A VI or completion queue.
+/// What lines have in place of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number {
+    pub(crate) number: u32,
+    /// Of a VI: the number of its NIC handle, 0 for the first one of the process.
+    pub(crate) nic: u32,
+}
+
+/// A NIC handle, VI or completion queue.
 #[derive(Clone, Default)]
 struct Object {
-    number: u32,
+    number: Option<Number>,
     /// Of a VI that is connected.
     flow: Option<Arc<Flow>>,
 }
@@ -50,7 +61,8 @@ struct Object {
 #[derive(Default)]
 pub(crate) struct Flows {
     objects: RwLock<HashMap<u64, Object>>,
-    numbers: AtomicU32,
+    nics: AtomicU32,
+    cqs: AtomicU32,
     /// Counts changes, so that threads know whether what they remember is true.
     changes: AtomicU64,
 }
@@ -64,13 +76,34 @@ pub(crate) struct Last {
 }
 
 impl Flows {
-    /// A VI or completion queue is made; returns its number.
-    pub(crate) fn made(&self, handle: u64) -> u32 {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+    /// A NIC is opened; returns its number.
+    pub(crate) fn nic_made(&self, handle: u64) -> u32 {
+        let number = self.nics.fetch_add(1, Ordering::Relaxed);
+        self.made(handle, Number { number, nic: 0 })
+    }
+
+    /// A completion queue is made; returns its number.
+    pub(crate) fn cq_made(&self, handle: u64) -> u32 {
+        let number = self.cqs.fetch_add(1, Ordering::Relaxed);
+        self.made(handle, Number { number, nic: 0 })
+    }
+
+    /// A VI is made on a NIC handle, with the number that the library has given it.
+    pub(crate) fn vi_made(&self, handle: u64, nic: u64, number: u32) -> u32 {
+        let mut last = Last::default();
+        let nic = self.number(nic, &mut last).map_or(0, |nic| nic.number);
+        self.made(handle, Number { number, nic })
+    }
+
+    fn made(&self, handle: u64, number: Number) -> u32 {
+        let object = Object {
+            number: Some(number),
+            flow: None,
+        };
         self.change(|objects| {
-            objects.insert(handle, Object { number, flow: None });
+            objects.insert(handle, object);
         });
-        number
+        number.number
     }
 
     /// It is destroyed.
@@ -131,9 +164,9 @@ impl Flows {
         self.find(vi, last).flow.as_deref()
     }
 
-    /// The number of a VI or completion queue; 0 for one that is not known.
+    /// The number of a VI or completion queue; `None` for one that is not known.
     #[inline]
-    pub(crate) fn number(&self, handle: u64, last: &mut Last) -> u32 {
+    pub(crate) fn number(&self, handle: u64, last: &mut Last) -> Option<Number> {
         self.find(handle, last).number
     }
 }
@@ -173,15 +206,19 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_used_once() {
+    fn numbers_are_those_of_vipstat() {
         let flows = Flows::default();
         let mut last = Last::default();
-        assert_eq!(flows.number(5, &mut last), 0);
-        assert_eq!((flows.made(5), flows.made(6)), (1, 2));
-        assert_eq!(flows.number(5, &mut last), 1);
+        let number = |number, nic| Some(Number { number, nic });
+        assert_eq!((flows.nic_made(1), flows.nic_made(2)), (0, 1));
+        assert_eq!((flows.cq_made(3), flows.cq_made(4)), (0, 1));
+        assert_eq!(flows.number(5, &mut last), None);
+        assert_eq!(flows.vi_made(5, 1, 7), 7);
+        assert_eq!(flows.vi_made(6, 2, 7), 7);
+        assert_eq!(flows.number(5, &mut last), number(7, 0));
+        assert_eq!(flows.number(6, &mut last), number(7, 1));
         flows.destroyed(5);
-        assert_eq!(flows.number(5, &mut last), 0);
-        assert_eq!(flows.made(5), 3);
-        assert_eq!(flows.number(5, &mut last), 3);
+        assert_eq!(flows.number(5, &mut last), None);
+        assert_eq!(flows.number(4, &mut last), number(1, 0));
     }
 }

@@ -78,6 +78,9 @@ impl Layer for Trace {
                 });
             });
         }
+        if call.function() == VIPL_CALL_OPEN_NIC {
+            self.sink.wake_writer();
+        }
         None
     }
 
@@ -116,40 +119,47 @@ impl Layer for Trace {
 }
 
 impl Trace {
-    /// Keeps VIs and their connections up to date; returns the number of one that is made.
-    fn follow(&self, call: &Call<'_>, result: Outcome) -> u32 {
+    /// Keeps VIs and their connections up to date; returns the number of an object that is made.
+    fn follow(&self, call: &Call<'_>, result: Outcome) -> Option<u32> {
         if !result.is_success() {
-            return 0;
+            return None;
         }
         let first = call.argument(0);
+        let out = |number| read::<usize>(call.pointer(number)).map(|handle| handle as u64);
         let vi = match call.function() {
-            VIPL_CALL_CREATE_VI | VIPL_CALL_CREATE_CQ => {
-                let out = if call.function() == VIPL_CALL_CREATE_VI {
-                    4
-                } else {
-                    2
-                };
-                let handle = read::<usize>(call.pointer(out));
-                return handle.map_or(0, |handle| self.flows.made(handle as u64));
+            VIPL_CALL_OPEN_NIC => {
+                self.sink.nic_opened();
+                return Some(self.flows.nic_made(out(1)?));
+            }
+            VIPL_CALL_CREATE_CQ => return Some(self.flows.cq_made(out(2)?)),
+            VIPL_CALL_CREATE_VI => {
+                let handle = out(4)?;
+                let number = self.host.vi_number(handle)?;
+                return Some(self.flows.vi_made(handle, first, number));
+            }
+            VIPL_CALL_CLOSE_NIC => {
+                self.sink.nic_closed();
+                self.flows.destroyed(first);
+                return None;
             }
             VIPL_CALL_DESTROY_VI | VIPL_CALL_DESTROY_CQ => {
                 self.flows.destroyed(first);
-                return 0;
+                return None;
             }
             VIPL_CALL_DISCONNECT => {
                 self.flows.end(first);
-                return 0;
+                return None;
             }
             VIPL_CALL_CONNECT_ACCEPT => call.argument(1),
             VIPL_CALL_CONNECT_REQUEST
             | VIPL_CALL_CONNECT_PEER_DONE
             | VIPL_CALL_CONNECT_PEER_WAIT => first,
-            _ => return 0,
+            _ => return None,
         };
         if let Some(connection) = self.host.connection(vi) {
             self.flows.begin(vi, connection);
         }
-        0
+        None
     }
 
     fn write(&self, mine: &mut Mine, call: &Call<'_>, local: &Local, ended: Ended) {
@@ -188,9 +198,9 @@ impl Trace {
             mine.text.put("}},\n");
         } else {
             decode::arguments_of(call, result.has_outputs(), &mut mine.text);
-            if ended.made != 0 {
+            if let Some(number) = ended.made {
                 mine.text.put("\"number\":");
-                mine.text.decimal(ended.made.into());
+                mine.text.decimal(number.into());
                 mine.text.put(",");
             }
             mine.text.put("\"result\":\"");
@@ -223,7 +233,7 @@ impl Trace {
 struct Ended {
     at: u64,
     result: Outcome,
-    made: u32,
+    made: Option<u32>,
 }
 
 /// Calls that wait for the peer, or for the agent.

@@ -1,16 +1,19 @@
 //! Where the lines go: a buffer for each thread, and a file for all processes that are given the same name.
 //!
 //! The file is in Chrome's trace format as a list whose end is open: each process appends whole lines, so one file shows both
-//! sides of a connection, and a process that is killed leaves a file that can be read. A thread of its own writes what threads that
-//! call no more have left, and in which call they are.
+//! sides of a connection, and a process that is killed leaves a file that can be read. While a NIC is open, a thread of its own
+//! writes what threads that call no more have left, and in which call they are.
+//!
+//! A disk may stand still, and a file of it takes nothing. Who writes then waits in the kernel; the others go on without the file, and
+//! the log says so.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_LOG_WARN};
@@ -28,6 +31,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 const HOLD_NS: u64 = 100_000_000;
 /// How long the end of a thread or of the process waits for another thread that writes.
 const LOCKED_NS: u64 = 100_000_000;
+/// How long a write may take before the other threads go on without the file.
+const STUCK_NS: u64 = 5_000_000_000;
+/// Between two looks of a call at a buffer that another thread writes.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// The file or the log, and the buffers of all threads.
 pub(crate) struct Sink {
@@ -36,7 +43,13 @@ pub(crate) struct Sink {
     failed: AtomicBool,
     speed: Speed,
     threads: Mutex<Vec<Arc<Mutex<Mine>>>>,
-    writer: Once,
+    /// NIC handles of the process.
+    nics: AtomicU32,
+    /// Whether the writing thread runs.
+    writer: Mutex<bool>,
+    /// When the oldest write began that has not ended; 0: there is none.
+    writing_ns: AtomicU64,
+    stuck: AtomicBool,
     pid: u32,
 }
 
@@ -94,7 +107,10 @@ impl Sink {
             failed: AtomicBool::new(false),
             speed: Speed::measure(),
             threads: Mutex::new(Vec::new()),
-            writer: Once::new(),
+            nics: AtomicU32::new(0),
+            writer: Mutex::new(false),
+            writing_ns: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
             pid,
         };
         sink.check(begun);
@@ -115,7 +131,7 @@ impl Sink {
             let Some((_, leaving)) = slot.as_ref() else {
                 return;
             };
-            let Ok(mut mine) = leaving.0.lock() else {
+            let Some(mut mine) = self.lock_for_call(&leaving.0) else {
                 return;
             };
             work(&mut mine);
@@ -123,6 +139,32 @@ impl Sink {
                 self.write(&mut mine);
             }
         });
+    }
+
+    /// Locks the buffer of the calling thread. `None`: another thread writes it, and the file takes nothing; the call is lost.
+    #[inline]
+    fn lock_for_call<'a>(&self, mine: &'a Mutex<Mine>) -> Option<MutexGuard<'a, Mine>> {
+        loop {
+            match mine.try_lock() {
+                Ok(mine) => return Some(mine),
+                Err(TryLockError::WouldBlock) if !self.is_stuck() => clock::sleep(LOOK),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether a write has not ended for long, with a line in the log for the first time.
+    fn is_stuck(&self) -> bool {
+        let began = self.writing_ns.load(Ordering::Relaxed);
+        let is_stuck = began != 0 && clock::now_ns().saturating_sub(began) >= STUCK_NS;
+        if is_stuck && !self.stuck.swap(true, Ordering::Relaxed) {
+            let seconds = STUCK_NS / 1_000_000_000;
+            let text = format!(
+                "trace: the file has taken nothing for {seconds} s; calls are lost until it does, and a thread that writes waits"
+            );
+            self.host.log(VIPL_LOG_WARN, &text);
+        }
+        is_stuck
     }
 
     fn is_due(&self, mine: &mut Mine) -> bool {
@@ -138,7 +180,7 @@ impl Sink {
         let mut mine = Mine::new(self.speed, self.pid, id() as u32);
         if self.file.is_some() {
             self.introduce(&mut mine);
-            self.writer.call_once(|| self.start_writer());
+            self.wake_writer();
         }
         let mine = Arc::new(Mutex::new(mine));
         if let Ok(mut threads) = self.threads.lock() {
@@ -147,14 +189,34 @@ impl Sink {
         Leaving(mine, self, self.pid)
     }
 
-    /// Starts the thread that writes for threads that make no further call. Without it their lines wait for the end.
-    fn start_writer(&self) {
+    /// A NIC handle is opened.
+    pub(crate) fn nic_opened(&self) {
+        self.nics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is closed.
+    pub(crate) fn nic_closed(&self) {
+        self.nics.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Starts the thread that writes for threads that make no further call, unless it runs. Without it their lines wait for the end.
+    /// It ends with the last NIC, as threads of the library do: a process without a NIC ends with the last thread of its program.
+    pub(crate) fn wake_writer(&self) {
+        let Ok(mut runs) = self.writer.lock() else {
+            return;
+        };
+        if std::mem::replace(&mut *runs, true) || self.file.is_none() {
+            return;
+        }
         // SAFETY: sinks of this process are never freed.
         let sink = unsafe { &*std::ptr::from_ref(self) };
         let write = move || {
             loop {
                 clock::sleep(Duration::from_nanos(HOLD_NS));
                 sink.write_old();
+                if sink.may_rest() {
+                    return;
+                }
             }
         };
         if let Err(error) = spawn_with_signals_blocked("vipl-trace", write) {
@@ -165,6 +227,22 @@ impl Sink {
         }
     }
 
+    /// Whether there is no NIC, and nothing to write: then the writing thread ends.
+    fn may_rest(&self) -> bool {
+        let Ok(mut runs) = self.writer.lock() else {
+            return true;
+        };
+        let Ok(threads) = self.threads.lock() else {
+            return true;
+        };
+        let is_quiet = |mine: &Arc<Mutex<Mine>>| {
+            let mine = mine.try_lock();
+            mine.is_ok_and(|mine| mine.open.is_none() && mine.text.0.is_empty())
+        };
+        *runs = self.nics.load(Ordering::Relaxed) > 0 || !threads.iter().all(is_quiet);
+        !*runs
+    }
+
     /// Writes what threads have not written for a while, and in which calls they are.
     fn write_old(&self) {
         let threads: Vec<_> = match self.threads.lock() {
@@ -173,6 +251,8 @@ impl Sink {
         };
         for mine in threads {
             let Ok(mut mine) = mine.try_lock() else {
+                // It may be in a write that does not end.
+                self.is_stuck();
                 continue;
             };
             mine.report_open(HOLD_NS, ticks());
@@ -202,9 +282,10 @@ impl Sink {
 
     /// Writes the buffers of all threads that are not using theirs, also one that the thread of `write_old` is writing.
     pub(crate) fn flush_all(&self) {
-        let threads = lock_soon(&self.threads);
-        for mine in threads.iter().flat_map(|threads| threads.iter()) {
-            if let Some(mut mine) = lock_soon(mine) {
+        // Not locked meanwhile: the thread of `write_old` says that a write does not end.
+        let threads = lock_soon(&self.threads).map_or_else(Vec::new, |threads| threads.clone());
+        for mine in threads {
+            if let Some(mut mine) = lock_soon(&mine) {
                 self.flush(&mut mine);
             }
         }
@@ -234,9 +315,19 @@ impl Sink {
         mine.written_ns = mine.anchor.now();
     }
 
-    /// Appends whole lines; after an error nothing more, with one line in the log.
+    /// Appends whole lines; after an error nothing more, with one line in the log. They are lost while the file takes nothing.
     fn append(&self, file: &Output, text: &[u8]) {
-        self.check(file.write_all(text));
+        if self.is_stuck() {
+            return;
+        }
+        let now = clock::now_ns();
+        let relaxed = Ordering::Relaxed;
+        let is_oldest = self.writing_ns.compare_exchange(0, now, relaxed, relaxed);
+        let written = file.write_all(text);
+        if is_oldest.is_ok() {
+            self.writing_ns.store(0, relaxed);
+        }
+        self.check(written);
     }
 
     fn check(&self, written: io::Result<()>) {
