@@ -116,6 +116,27 @@ static void handles(struct node *node, const char *device)
     MUST(VipCloseNic(other.nic));
 }
 
+/* A message for a VI whose receives belong to no completion queue, and a wait at one. */
+static void unlooked(struct node *node)
+{
+    VIP_CQ_HANDLE cq;
+    struct pair pair;
+    VIP_DESCRIPTOR *found;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN is_receive;
+
+    MUST(VipCreateCQ(node->nic, 8, &cq));
+    pair = make_pair(node, NULL, 1);
+    MUST(VipPostSend(pair.a, message(node, take(node, 8)), node->handle));
+    MUST(VipSendWait(pair.a, PATIENCE, &found));
+    CHECK_RETURN(VipCQWait(cq, 500, &vi, &is_receive), VIP_TIMEOUT, "no entry"); /* VAL-43 */
+    MUST(VipDisconnect(pair.a));
+    MUST(VipDestroyVi(pair.a));
+    MUST(VipDisconnect(pair.b));
+    MUST(VipDestroyVi(pair.b));
+    MUST(VipDestroyCQ(cq));
+}
+
 int main(int argc, char **argv)
 {
     struct options options = parse_options(argc, argv);
@@ -124,6 +145,7 @@ int main(int argc, char **argv)
     open_node(&node, options.device, 1 << 20);
     posted(&node);
     unasked(&node);
+    unlooked(&node);
     memory(&node);
     handles(&node, options.device);
     close_node(&node);

@@ -495,6 +495,58 @@ fn planted_mistakes_are_found_with_their_lines() {
     );
 }
 
+/// A message that no call looks for is found while the program hangs at a completion queue, with the line of that call; and only
+/// there.
+#[test]
+fn a_message_that_no_call_looks_for_is_found() {
+    let file = source("layers/unlooked.c");
+    let text = std::fs::read_to_string(&file).expect("the example");
+    let dir = folder("unlooked");
+    let program = Program::new(file)
+        .flag("-I")
+        .flag(source("programs"))
+        .linked()
+        .build(&dir.join("unlooked"));
+    let words = ["hangs", "polls", "later", "thread", "belongs"];
+    let runs = words.map(|word| {
+        let hangs = matches!(word, "hangs" | "polls");
+        let run = match hangs {
+            true => Run::compatible("/bin/sh")
+                .args(&["-c", KILL_WHEN_FOUND])
+                .arg(&program)
+                .arg(word)
+                .arg(dir.join(word)),
+            false => Run::compatible(&program).arg(word),
+        };
+        let run = run.env("VIPL_LAYERS", "validate").allow("VAL-");
+        (word, hangs, run.start())
+    });
+    for (word, hangs, run) in runs {
+        let finished = run.finish();
+        let found = findings(&finished);
+        let shown = finished.report(&format!("{word}: {found:#?}"));
+        assert!(finished.status.success(), "{shown}");
+        let comment = format!("/* {word}: VAL-43 */");
+        let line = text.lines().position(|line| line.ends_with(&comment));
+        assert_eq!(line.is_some(), hangs, "{shown}");
+        match line {
+            None => assert!(found.is_empty(), "{shown}"),
+            Some(line) => {
+                let place = format!("unlooked.c:{} (main): VipCQ", line + 1);
+                assert_eq!(found.len(), 1, "{shown}");
+                let (number, text) = &found[0];
+                assert!(number == "VAL-43" && text.contains(&place), "{shown}");
+            }
+        }
+    }
+}
+
+/// Kills the program when its log has a finding, and shows the log.
+const KILL_WHEN_FOUND: &str = r#"
+    "$0" "$1" 2>"$2" & until grep -q VAL- "$2"; do sleep 0.1; done
+    kill -KILL $!; cat "$2" >&2
+"#;
+
 /// Each finding is in the table of docs/TROUBLESHOOTING.md, and each row is a finding.
 #[test]
 fn the_table_of_findings_is_the_code() {

@@ -3,12 +3,13 @@
 use std::io;
 
 /// Names of threads of the library and its plug-ins that run no code of the application.
-const HELPERS: [&str; 5] = [
+const HELPERS: [&str; 6] = [
     "vipl-agent",
     "vipl-watch",
     "vipl-poll",
     "vipl-register",
     "vipl-trace",
+    "vipl-validate",
 ];
 /// The name of threads that call the application's handlers.
 const HANDLER: &str = "vipl-handler";

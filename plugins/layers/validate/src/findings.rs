@@ -33,12 +33,13 @@ pub(crate) enum Finding {
     NotTaken = 40,
     LeftAtClose = 41,
     LeftAtExit = 42,
+    NotLookedFor = 43,
     ReceiveQueueEmpty = 50,
     ConnectedWithoutReceives = 51,
 }
 
 /// All of them.
-pub(crate) const ALL: [Finding; 20] = [
+pub(crate) const ALL: [Finding; 21] = [
     Finding::NullTag,
     Finding::NullMemAttributes,
     Finding::DestroyedWithDescriptors,
@@ -57,6 +58,7 @@ pub(crate) const ALL: [Finding; 20] = [
     Finding::NotTaken,
     Finding::LeftAtClose,
     Finding::LeftAtExit,
+    Finding::NotLookedFor,
     Finding::ReceiveQueueEmpty,
     Finding::ConnectedWithoutReceives,
 ];
@@ -102,6 +104,11 @@ impl Findings {
     /// Whether a finding is worth looking for.
     pub(crate) fn wants(&self, finding: Finding) -> bool {
         !self.silenced.contains(&finding)
+    }
+
+    /// Says what is not found, or later.
+    pub(crate) fn warn(&self, text: &str) {
+        self.host.log(VIPL_LOG_WARN, text);
     }
 
     /// Reports a finding about a call at this place.

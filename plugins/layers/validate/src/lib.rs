@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   lib ─▶ validate ─▶ control  objects are made, connected, destroyed
+//!                   ├▶ unlooked waits at completion queues, and messages elsewhere
 //!                   └▶ data     descriptors are posted and taken       ─▶ objects ─▶ posted
 //!   findings  numbers and lines     place  places in the program
 //! ```

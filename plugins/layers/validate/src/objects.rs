@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::place::Place;
-use crate::posted::Queue;
+use crate::posted::{Queue, Which};
 
 /// Handles that have been destroyed and are remembered.
 const DESTROYED_MAX: usize = 4096;
@@ -61,6 +61,127 @@ pub(crate) struct Vi {
     pub(crate) receives: AtomicU64,
     /// Where it was connected, if no receive was posted then and nothing has been sent since; 0 else.
     pub(crate) bare: AtomicUsize,
+    /// Completion queues of its queues, or 0.
+    cqs: [u64; 2],
+    /// A call has looked for descriptors of the queue.
+    asked: [AtomicBool; 2],
+    /// Queues on no completion queue that no call has asked, of all VIs.
+    unasked: Arc<AtomicUsize>,
+    /// When the oldest descriptor of an unasked queue was first seen complete; 0: never.
+    complete_ns: [AtomicU64; 2],
+    missed: [Mutex<Option<Missed>>; 2],
+}
+
+impl Vi {
+    fn new(handle: u64, nic: u64, cqs: [u64; 2], unasked: &Arc<AtomicUsize>) -> Vi {
+        let own = cqs.iter().filter(|cq| **cq == 0).count();
+        unasked.fetch_add(own, Ordering::Relaxed);
+        Vi {
+            handle,
+            nic,
+            queues: Mutex::default(),
+            inside: Default::default(),
+            receives: AtomicU64::new(0),
+            bare: AtomicUsize::new(0),
+            cqs,
+            asked: Default::default(),
+            unasked: unasked.clone(),
+            complete_ns: Default::default(),
+            missed: Default::default(),
+        }
+    }
+
+    /// A call looks for descriptors of a queue, or for a notification.
+    #[inline(always)]
+    pub(crate) fn ask(&self, which: Which) {
+        let asked = &self.asked[which as usize];
+        if !asked.load(Ordering::Relaxed)
+            && !asked.swap(true, Ordering::Relaxed)
+            && self.cqs[which as usize] == 0
+        {
+            self.unasked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The queue is on no completion queue, and no call has looked for its descriptors.
+    pub(crate) fn is_unasked(&self, which: Which) -> bool {
+        self.cqs[which as usize] == 0 && !self.asked[which as usize].load(Ordering::Relaxed)
+    }
+
+    /// Descriptors are posted whose completion this completion queue will have.
+    pub(crate) fn has_posted_for(&self, cq: u64) -> bool {
+        let Ok(queues) = self.queues.try_lock() else {
+            return true;
+        };
+        let mut both = self.cqs.iter().zip(queues.iter());
+        both.any(|(own, queue)| *own == cq && queue.len() > 0)
+    }
+
+    /// The oldest descriptor of an unasked queue is complete; returns since when that is known.
+    pub(crate) fn seen_complete(&self, which: Which, now: u64) -> u64 {
+        let known = &self.complete_ns[which as usize];
+        match known.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now,
+            Err(since) => since,
+        }
+    }
+
+    /// A look elsewhere has missed a message of the queue; the first one counts.
+    pub(crate) fn miss(&self, which: Which, missed: Missed) {
+        if let Ok(mut first) = self.missed[which as usize].try_lock() {
+            first.get_or_insert(missed);
+        }
+    }
+
+    /// What was missed.
+    pub(crate) fn take_missed(&self, which: Which) -> Option<Missed> {
+        self.missed[which as usize].try_lock().ok()?.take()
+    }
+}
+
+impl Drop for Vi {
+    fn drop(&mut self) {
+        for which in [Which::Send, Which::Recv] {
+            self.ask(which);
+        }
+    }
+}
+
+/// How a program has looked at a completion queue lately.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Look {
+    pub(crate) cq: u64,
+    pub(crate) nic: u64,
+    /// Threads in VipCQWait, and whether one of them has no end.
+    pub(crate) inside: u32,
+    pub(crate) for_ever: bool,
+    /// Calls that have found nothing since one has found something.
+    pub(crate) rounds: u64,
+    /// When the first of them began, and when the last call began or ended.
+    pub(crate) since_ns: u64,
+    pub(crate) last_ns: u64,
+    /// The last one.
+    pub(crate) function: u32,
+    /// Its place; 0: not known yet.
+    pub(crate) place: Place,
+}
+
+impl Look {
+    /// It begins anew.
+    pub(crate) fn begin(&mut self, now: u64) {
+        (self.rounds, self.since_ns) = (0, now);
+        // Another thread's wait goes on.
+        if self.inside == 0 {
+            self.place = 0;
+        }
+    }
+}
+
+/// A look that has found nothing while a descriptor, posted at this place, was complete elsewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Missed {
+    pub(crate) look: Look,
+    pub(crate) posted: Place,
 }
 
 /// All objects.
@@ -70,6 +191,10 @@ pub(crate) struct Objects {
     destroyed: Mutex<HashMap<u64, (Kind, Place)>>,
     regions: RwLock<Vec<Region>>,
     vis: RwLock<HashMap<u64, Arc<Vi>>>,
+    /// See [`Vi`].
+    unasked: Arc<AtomicUsize>,
+    /// By completion queue.
+    looks: Mutex<HashMap<u64, Look>>,
     /// Counts changes of VIs and regions, so that threads know whether what they remember is true.
     changes: AtomicU64,
 }
@@ -143,20 +268,35 @@ impl Objects {
         if let Ok(mut objects) = self.objects.write() {
             objects.insert(handle, object);
         }
-        if object.kind == Kind::Vi
-            && let Ok(mut vis) = self.vis.write()
-        {
-            let vi = Vi {
-                handle,
-                nic: object.nic,
-                queues: Mutex::default(),
-                inside: Default::default(),
-                receives: AtomicU64::new(0),
-                bare: AtomicUsize::new(0),
-            };
+        self.changed();
+    }
+
+    /// A VI is made, with these completion queues or 0.
+    pub(crate) fn add_vi(&self, handle: u64, object: Object, cqs: [u64; 2]) {
+        if let Ok(mut vis) = self.vis.write() {
+            let vi = Vi::new(handle, object.nic, cqs, &self.unasked);
             vis.insert(handle, Arc::new(vi));
         }
-        self.changed();
+        self.add(handle, object);
+    }
+
+    /// Whether there are queues on no completion queue that no call has asked.
+    #[inline]
+    pub(crate) fn has_unasked(&self) -> bool {
+        self.unasked.load(Ordering::Relaxed) > 0
+    }
+
+    /// Changes what is known of looks at a completion queue, and returns it.
+    pub(crate) fn look(&self, cq: u64, change: impl FnOnce(&mut Look)) -> Option<Look> {
+        let mut looks = self.looks.lock().ok()?;
+        let look = looks.entry(cq).or_default();
+        change(look);
+        Some(*look)
+    }
+
+    pub(crate) fn looks(&self) -> Vec<Look> {
+        let looks = self.looks.lock();
+        looks.iter().flat_map(|all| all.values().copied()).collect()
     }
 
     /// An object is destroyed, at this place.
@@ -168,6 +308,9 @@ impl Objects {
             .and_then(|mut all| all.remove(&handle));
         if let Ok(mut vis) = self.vis.write() {
             vis.remove(&handle);
+        }
+        if let Ok(mut looks) = self.looks.lock() {
+            looks.remove(&handle);
         }
         if let (Some(gone), Ok(mut destroyed)) = (gone, self.destroyed.lock()) {
             if destroyed.len() >= DESTROYED_MAX {
@@ -201,6 +344,12 @@ impl Objects {
         all.filter(|(_, object)| object.kind == Kind::Nic)
             .map(|(handle, object)| (*handle, *object))
             .collect()
+    }
+
+    /// Whether a NIC is open.
+    pub(crate) fn has_nic(&self) -> bool {
+        let objects = self.objects.read();
+        objects.is_ok_and(|all| all.values().any(|object| object.kind == Kind::Nic))
     }
 
     pub(crate) fn vis(&self) -> Vec<Arc<Vi>> {

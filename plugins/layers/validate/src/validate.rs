@@ -1,5 +1,6 @@
 //! What the layer knows of the program, and what it looks for.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use vipl_plugin_sdk::abi::vipl_event;
@@ -10,6 +11,7 @@ use crate::place::Place;
 
 mod control;
 mod data;
+mod unlooked;
 
 pub(crate) use data::does;
 
@@ -17,11 +19,17 @@ pub(crate) use data::does;
 pub(crate) struct Validate {
     findings: Findings,
     objects: Objects,
+    /// Whether the thread of `unlooked` runs.
+    watcher: Mutex<bool>,
 }
 
 impl Validate {
     pub(crate) fn new(findings: Findings, objects: Objects) -> Validate {
-        Validate { findings, objects }
+        Validate {
+            findings,
+            objects,
+            watcher: Mutex::new(false),
+        }
     }
 
     /// How often each finding came again.

@@ -25,12 +25,24 @@ impl Validate {
         match call.function() {
             VIPL_CALL_DEREGISTER_MEM => self.deregister(call),
             VIPL_CALL_DESTROY_VI => self.destroy_vi(call, local),
+            VIPL_CALL_CQ_WAIT => self.wait_begins(call, local),
+            VIPL_CALL_SEND_NOTIFY => self.asks(call, Which::Send),
+            VIPL_CALL_RECV_NOTIFY => self.asks(call, Which::Recv),
             _ => {}
+        }
+    }
+
+    fn asks(&self, call: &Call<'_>, which: Which) {
+        if let Some(vi) = self.objects.vi(call.argument(0)) {
+            vi.ask(which);
         }
     }
 
     /// Another call ends.
     pub(crate) fn control_after(&self, call: &Call<'_>, local: &Local, result: Outcome) {
+        if matches!(call.function(), VIPL_CALL_CQ_WAIT | VIPL_CALL_CQ_DONE) {
+            self.look_ends(call, local, result);
+        }
         if result.is_success() {
             self.succeeded(call, local);
         } else if result.0 == Some(VIP_RETURN::VIP_INVALID_PARAMETER) {
@@ -54,7 +66,14 @@ impl Validate {
             if let Some(handle) = read::<usize>(call.pointer(out)) {
                 let handle = handle as u64;
                 let nic = if kind == Kind::Nic { handle } else { nic };
-                self.objects.add(handle, Object { kind, nic, made });
+                let object = Object { kind, nic, made };
+                match kind {
+                    Kind::Vi => {
+                        let cqs = [call.argument(2), call.argument(3)];
+                        self.objects.add_vi(handle, object, cqs);
+                    }
+                    _ => self.objects.add(handle, object),
+                }
             }
         };
         let first = call.argument(0);
@@ -69,6 +88,9 @@ impl Validate {
             VIPL_CALL_REGISTER_MEM => self.registered(call),
             VIPL_CALL_DEREGISTER_MEM => self.objects.remove_region(first, call.argument(2) as u32),
             VIPL_CALL_DESTROY_VI | VIPL_CALL_DESTROY_CQ | VIPL_CALL_CLOSE_NIC => {
+                if let Some(vi) = self.objects.vi(first) {
+                    self.report_missed(&vi);
+                }
                 self.destroyed_with(call, local);
                 self.objects.remove(first, place::of(call));
             }
@@ -298,6 +320,7 @@ impl Validate {
     /// The process ends: NICs that are open, and sends that were never taken off.
     pub(crate) fn at_exit(&self) {
         for vi in self.objects.vis() {
+            self.report_missed(&vi);
             let Ok(queues) = vi.queues.try_lock() else {
                 continue;
             };

@@ -60,8 +60,9 @@ impl Validate {
             return;
         };
         self.enter(call, &vi, does, local);
-        if let Does::Post(which) = does {
-            self.post(call, &vi, which, local);
+        match does {
+            Does::Post(which) => self.post(call, &vi, which, local),
+            Does::Take(which, _) => vi.ask(which),
         }
     }
 
