@@ -35,7 +35,10 @@ const FIRST: &[Step] = &[
 /// Together they take most of an hour, so they come by turns: a run begins with another of these groups every day, and goes on
 /// behind the last one with the first. What needs another step stands in its group. Long ones have short ones behind them.
 const TURNS: &[&[Step]] = &[
-    &[step("tests", DEEP_TESTS).needs("build")],
+    &[
+        step("tests", DEEP_TESTS).needs("build"),
+        step("layers", LAYERS).needs("build"),
+    ],
     &[step("book", &["book", "--or-skip"])],
     &[
         step("loom", &["loom"]),
@@ -96,6 +99,15 @@ const LAST: &[Step] = &[
 const KILL: &[&str] = &["kill", "--no-build", "--times", "30", "--seed", "1"];
 /// These compute more than they wait.
 const DEEP_TESTS: &[&str] = &["tests", "--no-build", "--deep", "--jobs", "4"];
+/// The suite as ever, with every layer between it and the library.
+const LAYERS: &[&str] = &[
+    "conformance",
+    "--no-build",
+    "--provider",
+    "loopback",
+    "--layers",
+    "trace,validate,record,fault",
+];
 /// Ends of threads and processes in every state, on every device.
 const LIFE: &[&str] = &[
     "run",
