@@ -258,7 +258,7 @@ static void own_discriminators(struct world *w)
             address asked = there(w, "mine"), elsewhere = there(w, "elsewhere");
 
             /* the server's name as one's own name does not lead to the server */
-            CHECK_RETURN(VipConnectRequest(vi, &local[i].net, &elsewhere.net, 50 * time_factor(), &attributes), VIP_NO_MATCH,
+            CHECK_RETURN(VipConnectRequest(vi, &local[i].net, &elsewhere.net, 150 * time_factor(), &attributes), VIP_NO_MATCH,
                          "CONN-15");
             while ((code = VipConnectRequest(vi, &local[i].net, &asked.net, PATIENCE, &attributes)) == VIP_NO_MATCH)
                 sleep_ms(1);
