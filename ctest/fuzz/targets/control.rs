@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vipl_tools::control::parse;
-use vipl_tools::request::{Bounds, CHANNELS_MAX, CROWD_SLOT, Request, TURNS_MAX};
+use vipl_tools::request::{Bounds, CHANNELS_MAX, CROWD_SLOT, Request, THREADS_MAX, TURNS_MAX};
 
 /// A small device and a large one.
 const BOUNDS: [Bounds; 2] = [
@@ -38,6 +38,19 @@ fn check(request: &Request, bounds: &Bounds) {
             assert!(spec.bytes as u64 <= spec.vi.transfer_max);
             assert!((1..=bounds.queue_max.max(1)).contains(&spec.window));
             assert!(fits(spec.layout(false).total()) && channels(*channel, 1));
+        }
+        Request::Duplex(spec, channel) => {
+            let [sends, receives] = [true, false].map(|sends| spec.layout(sends).total());
+            let both = sends.zip(receives).and_then(|(a, b)| a.checked_add(b));
+            assert!(spec.bytes as u64 <= spec.vi.transfer_max);
+            assert!(fits(both) && channels(*channel, 2));
+        }
+        Request::Threads(spec, count, first) => {
+            let one = spec.layout(false).total();
+            assert!(spec.bytes as u64 <= spec.vi.transfer_max);
+            assert!((1..=THREADS_MAX.min(bounds.vi_max)).contains(&(*count as u64)));
+            assert!(fits(one.and_then(|bytes| bytes.checked_mul(*count))));
+            assert!(channels(*first, *count as u64));
         }
         Request::Crowd(_, vi, count, first) => {
             assert!(vi.transfer_max <= bounds.transfer_max);

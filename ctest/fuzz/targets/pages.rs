@@ -9,7 +9,7 @@ use std::io;
 use libfuzzer_sys::fuzz_target;
 use vipl_pages::Snapshot;
 use vipl_pages::layout::{
-    self, BYTES, BYTES_WITH_FLIGHTS, COUNTERS, CQS, EVENTS, FLIGHT, LAYOUT, MAGIC, NICS, VIS,
+    BYTES, BYTES_WITH_FLIGHTS, COUNTERS, CQS, EVENTS, FLIGHT, LAYOUT, MAGIC, NICS, VIS,
 };
 use vipl_pages::read::{Source, head};
 
