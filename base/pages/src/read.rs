@@ -328,10 +328,10 @@ pub struct Vi {
     /// `None`: nothing has been sampled.
     pub sampled: Option<Box<Sampled>>,
     pub event_count: u64,
-    /// The latest, the oldest first; empty unless asked for.
+    /// The latest, the oldest first; [`Vi::read`] has them.
     pub events: Vec<Event>,
-    /// The latest descriptors of the send queue and of the receive queue, the oldest first; empty unless the process keeps them
-    /// and they are asked for.
+    /// The latest descriptors of the send queue and of the receive queue, the oldest first; [`Vi::read`] has them if the process
+    /// keeps them.
     pub descriptors: [Vec<Posted>; 2],
 }
 
@@ -376,11 +376,11 @@ fn checked<'a>(
 }
 
 impl Snapshot {
-    /// Reads a file; with the recorders, if wanted.
+    /// Reads a file, but for events and descriptors, which are most of it: [`Vi::read`].
     ///
     /// # Errors
     /// It is no file of pages, or too short for what it says.
-    pub fn read(source: &(impl Source + ?Sized), recorders: bool) -> Result<Snapshot, Unreadable> {
+    pub fn read(source: &(impl Source + ?Sized)) -> Result<Snapshot, Unreadable> {
         let mut page = vec![0; size_of::<layout::Process>()];
         let head = checked(source, &mut page)?;
         let bound = |at, most: usize| (head.word(at).min(most as u64)) as usize;
@@ -388,11 +388,7 @@ impl Snapshot {
             process: process(&head),
             nics: nics(source, bound(offset_of!(layout::Process, nic_bound), NICS))?,
             cqs: cqs(source, bound(offset_of!(layout::Process, cq_bound), CQS))?,
-            vis: vis(
-                source,
-                bound(offset_of!(layout::Process, vi_bound), VIS),
-                recorders,
-            )?,
+            vis: vis(source, bound(offset_of!(layout::Process, vi_bound), VIS))?,
             counters: counters(
                 source,
                 bound(offset_of!(layout::Process, counter_bound), COUNTERS),
@@ -484,41 +480,65 @@ fn counters(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<(St
     Ok(counters.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-fn vis(source: &(impl Source + ?Sized), bound: usize, recorders: bool) -> io::Result<Vec<Vi>> {
+fn vis(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<Vi>> {
+    const HEAD: usize = offset_of!(layout::Vi, event);
     let mut found = Vec::new();
-    let bytes = if recorders {
-        size_of::<layout::Vi>()
-    } else {
-        offset_of!(layout::Vi, event)
-    };
-    let mut buffer = vec![0; bytes];
+    let mut buffer = [0; HEAD];
     let mut counts = [0; size_of::<layout::Counts>()];
     for slot in used(source, bound)? {
-        let place = layout::VIS_AT + slot * size_of::<layout::Vi>();
-        settled(source, &mut buffer, place, offset_of!(layout::Vi, sequence))?;
-        let vi = Record(&buffer);
-        if vi.word(offset_of!(layout::Vi, handle)) == 0 {
-            continue;
-        }
-        // Last: a counter that is older than what it counts from would seem to have wrapped.
-        let place = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
-        source.read(&mut counts, place)?;
-        let mut one = of_vi(&vi, &Record(&counts), slot, recorders);
-        if vi.word(offset_of!(layout::Vi, sampled)) == 1 {
-            one.sampled = Some(Box::new(sampled(source, slot)?));
-        }
-        if recorders {
-            let word = vi.word(offset_of!(layout::Vi, flight));
-            let queues = [one.send, one.recv];
-            for (queue, (list, counted)) in one.descriptors.iter_mut().zip(queues).enumerate() {
-                if let Some(ring) = Ring::of(word, queue) {
-                    *list = descriptors(source, slot, queue, ring, counted, &counts);
-                }
-            }
-        }
-        found.push(one);
+        found.extend(vi(source, slot, &mut buffer, &mut counts)?);
     }
     Ok(found)
+}
+
+impl Vi {
+    /// Reads the VI in a slot with its events and descriptors. `None`: there is none.
+    ///
+    /// # Errors
+    /// The file is too short.
+    pub fn read(source: &(impl Source + ?Sized), slot: usize) -> io::Result<Option<Vi>> {
+        if slot >= VIS {
+            return Ok(None);
+        }
+        let mut buffer = [0; size_of::<layout::Vi>()];
+        let mut counts = [0; size_of::<layout::Counts>()];
+        let Some(mut one) = vi(source, slot, &mut buffer, &mut counts)? else {
+            return Ok(None);
+        };
+        let record = Record(&buffer);
+        one.events = events(&record, one.event_count);
+        let word = record.word(offset_of!(layout::Vi, flight));
+        let queues = [one.send, one.recv];
+        for (queue, (list, counted)) in one.descriptors.iter_mut().zip(queues).enumerate() {
+            if let Some(ring) = Ring::of(word, queue) {
+                *list = descriptors(source, slot, queue, ring, counted, &counts);
+            }
+        }
+        Ok(Some(one))
+    }
+}
+
+/// The VI in a slot, without events and descriptors; the buffers have its record, or the beginning, and its counters then.
+fn vi(
+    source: &(impl Source + ?Sized),
+    slot: usize,
+    buffer: &mut [u8],
+    counts: &mut [u8],
+) -> io::Result<Option<Vi>> {
+    let place = layout::VIS_AT + slot * size_of::<layout::Vi>();
+    settled(source, buffer, place, offset_of!(layout::Vi, sequence))?;
+    let record = Record(buffer);
+    if record.word(offset_of!(layout::Vi, handle)) == 0 {
+        return Ok(None);
+    }
+    // Last: a counter that is older than what it counts from would seem to have wrapped.
+    let place = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
+    source.read(counts, place)?;
+    let mut one = of_vi(&record, &Record(counts), slot);
+    if record.word(offset_of!(layout::Vi, sampled)) == 1 {
+        one.sampled = Some(Box::new(sampled(source, slot)?));
+    }
+    Ok(Some(one))
 }
 
 /// The slots below `bound` that have a VI. Many are read at a time: a file that is one hole takes no call for each.
@@ -540,7 +560,7 @@ fn used(source: &(impl Source + ?Sized), bound: usize) -> io::Result<Vec<usize>>
     Ok(used)
 }
 
-fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> Vi {
+fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize) -> Vi {
     let lengths = vi.word(offset_of!(layout::Vi, lengths));
     let length = |number: u32, most: u64| (lengths >> (8 * number) & 0xFF).min(most) as usize;
     let queue = |queue: usize| {
@@ -597,11 +617,7 @@ fn of_vi(vi: &Record<'_>, counts: &Record<'_>, slot: usize, recorders: bool) -> 
         errors: vi.word(offset_of!(layout::Vi, errors)),
         sampled: None,
         event_count,
-        events: if recorders {
-            events(vi, event_count)
-        } else {
-            Vec::new()
-        },
+        events: Vec::new(),
         descriptors: Default::default(),
     }
 }

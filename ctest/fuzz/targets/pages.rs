@@ -11,10 +11,12 @@ use vipl_pages::Snapshot;
 use vipl_pages::layout::{
     BYTES, BYTES_WITH_FLIGHTS, COUNTERS, CQS, EVENTS, FLIGHT, LAYOUT, MAGIC, NICS, VIS,
 };
-use vipl_pages::read::{Source, head};
+use vipl_pages::read::{Source, Vi, head};
 
 /// Reads of a file at most: tables in parts, and for each object its record four times, with its sequence.
-const READS_MAX: usize = 1 + 8 * NICS + 2 + VIS * (1 + 8 + 1 + 1 + 4);
+const READS_MAX: usize = 1 + 8 * NICS + 2 + VIS * (1 + 8 + 1 + 1);
+/// Reads of one VI at most: its record, counters and samples, and both rings with the counters once more.
+const VI_READS_MAX: usize = 8 + 1 + 1 + 4;
 
 /// A file that is empty but for some words, and changes once.
 struct Pages {
@@ -79,45 +81,48 @@ fuzz_target!(|bytes: &[u8]| {
     let Some(pages) = Pages::new(bytes) else {
         return;
     };
-    for recorders in [false, true] {
-        pages.reads.set(0);
-        pages.read.set(0);
-        let read = Snapshot::read(&pages, recorders);
-        assert!(
-            pages.reads.get() <= READS_MAX,
-            "{} reads",
-            pages.reads.get()
-        );
-        assert!(pages.read.get() <= 4 * BYTES_WITH_FLIGHTS);
-        let Ok(read) = read else { continue };
-        assert!(
-            read.nics.len() <= NICS && read.cqs.len() <= CQS && read.counters.len() <= COUNTERS
-        );
-        assert!(read.process.program.len() <= 3 * 512 && read.process.version.len() <= 3 * 32);
-        assert!(read.vis.len() <= VIS);
-        for nic in &read.nics {
-            assert!(nic.address.len() <= 32 && nic.device.len() <= 3 * 64);
-        }
-        for vi in &read.vis {
-            assert!(vi.slot < VIS && vi.handle != 0);
-            assert!(vi.peer_address.len() <= 32);
-            assert!(vi.local_point.len() <= 64 && vi.remote_point.len() <= 64);
-            assert!(vi.events.len() <= if recorders { EVENTS } else { 0 });
-            let (send, recv) = (vi.send.depth(), vi.recv.depth());
-            assert!(send <= u64::MAX / 2 && recv <= u64::MAX / 2);
-            for (list, queue) in vi.descriptors.iter().zip([vi.send, vi.recv]) {
-                assert!(list.len() <= FLIGHT && (recorders || list.is_empty()));
-                for (posted, next) in list.iter().zip(list.iter().skip(1)) {
-                    assert!(posted.number < next.number);
-                }
-                let last = list.last().map_or(0, |posted| posted.number);
-                assert!(last <= queue.posted);
-                assert!(list.iter().all(|posted| posted.descriptor != 0));
-            }
-        }
-        // Memory: holes of the file take none.
-        let descriptors = read.vis.iter().flat_map(|vi| &vi.descriptors).map(Vec::len);
-        assert!(descriptors.sum::<usize>() <= 2 * bytes.len());
-    }
+    let read = Snapshot::read(&pages);
+    assert!(
+        pages.reads.get() <= READS_MAX,
+        "{} reads",
+        pages.reads.get()
+    );
+    assert!(pages.read.get() <= 4 * BYTES);
     let _ = head(&pages);
+    let Ok(read) = read else { return };
+    assert!(read.nics.len() <= NICS && read.cqs.len() <= CQS && read.counters.len() <= COUNTERS);
+    assert!(read.process.program.len() <= 3 * 512 && read.process.version.len() <= 3 * 32);
+    assert!(read.vis.len() <= VIS);
+    for nic in &read.nics {
+        assert!(nic.address.len() <= 32 && nic.device.len() <= 3 * 64);
+    }
+    let mut descriptors = 0;
+    for (slot, vi) in read.vis.iter().map(|vi| (vi.slot, vi)) {
+        assert!(slot < VIS && vi.handle != 0);
+        assert!(vi.events.is_empty() && vi.descriptors.iter().all(Vec::is_empty));
+        pages.reads.set(0);
+        // It may have gone meanwhile.
+        let Ok(Some(vi)) = Vi::read(&pages, slot) else {
+            continue;
+        };
+        assert!(pages.reads.get() <= VI_READS_MAX);
+        assert!(vi.slot == slot && vi.handle != 0);
+        assert!(vi.peer_address.len() <= 32);
+        assert!(vi.local_point.len() <= 64 && vi.remote_point.len() <= 64);
+        assert!(vi.events.len() <= EVENTS);
+        let (send, recv) = (vi.send.depth(), vi.recv.depth());
+        assert!(send <= u64::MAX / 2 && recv <= u64::MAX / 2);
+        for (list, queue) in vi.descriptors.iter().zip([vi.send, vi.recv]) {
+            assert!(list.len() <= FLIGHT);
+            for (posted, next) in list.iter().zip(list.iter().skip(1)) {
+                assert!(posted.number < next.number);
+            }
+            let last = list.last().map_or(0, |posted| posted.number);
+            assert!(last <= queue.posted);
+            assert!(list.iter().all(|posted| posted.descriptor != 0));
+            descriptors += list.len();
+        }
+    }
+    // Memory: holes of the file take none.
+    assert!(descriptors <= 2 * bytes.len());
 });

@@ -1,25 +1,102 @@
-//! The model as JSON.
+//! The model as JSON, written as it is made: the text has fifty times the bytes of the pages, and the memory for all of it could be
+//! taken by another user's processes from root. Events and descriptors are those of one VI at a time.
 
+use std::io::{self, BufWriter, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
-use vipl_pages::read::{Counted, Event, Posted, Sampled};
+use vipl_cli::output;
+use vipl_pages::read::{Counted, Event, Posted, Sampled, Vi};
+use vipl_sys::text::lines;
+use vipl_tools::{Error, Result};
 
 use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, ViNow};
 use crate::words;
 
-/// All of it.
-pub(crate) fn document(model: &Model) -> Value {
-    let unreadable = model.unreadable.iter();
-    json!({
-        "processes": model.processes.iter().map(|p| process(model, p)).collect::<Value>(),
-        "unreadable": unreadable
-            .map(|(path, why)| json!({"file": path.display().to_string(), "reason": why}))
-            .collect::<Value>(),
-        "agent": model.agent,
-        "devices": model.devices,
-    })
+/// Bytes that are written at a time.
+const PART: usize = 64 << 10;
+
+/// A list whose elements are made when they are written.
+struct Each<F>(F);
+
+impl<F, I> Serialize for Each<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item: Serialize>,
+{
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.collect_seq((self.0)())
+    }
 }
 
-fn process(model: &Model, process: &ProcessNow) -> Value {
+/// An object one of whose members, which has a place among the others, is made when it is written.
+struct Object<M> {
+    members: Value,
+    name: &'static str,
+    member: M,
+}
+
+impl<M: Serialize> Serialize for Object<M> {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut object = to.serialize_map(None)?;
+        for (name, value) in self.members.as_object().into_iter().flatten() {
+            match name == self.name {
+                true => object.serialize_entry(name, &self.member)?,
+                false => object.serialize_entry(name, value)?,
+            }
+        }
+        object.end()
+    }
+}
+
+/// Standard output, without control characters, which names of devices and programs may hold.
+struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Whole texts come here: a buffer divides none.
+        output::write(lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes all of it to standard output.
+///
+/// # Errors
+/// The output is full, or closed.
+pub(crate) fn print(model: &Model) -> Result<()> {
+    let written = write(model, &mut BufWriter::with_capacity(PART, Output));
+    written.map_err(|error| Error::io("cannot write to standard output", error))
+}
+
+fn write(model: &Model, to: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *to, &document(model))?;
+    to.write_all(b"\n")?;
+    to.flush()
+}
+
+/// All of it.
+fn document(model: &Model) -> impl Serialize + '_ {
+    let unreadable = model.unreadable.iter();
+    Object {
+        members: json!({
+            "processes": null,
+            "unreadable": unreadable
+                .map(|(path, why)| json!({"file": path.display().to_string(), "reason": why}))
+                .collect::<Value>(),
+            "agent": model.agent,
+            "devices": model.devices,
+        }),
+        name: "processes",
+        member: Each(|| model.processes.iter().map(|one| process(model, one))),
+    }
+}
+
+fn process<'a>(model: &'a Model, process: &'a ProcessNow) -> impl Serialize + 'a {
     let pages = &process.seen.pages;
     let about = &pages.process;
     let nics = process.nics.iter().map(|NicNow { page: nic, .. }| {
@@ -48,7 +125,7 @@ fn process(model: &Model, process: &ProcessNow) -> Value {
     });
     let counters = pages.counters.iter();
     let counters = counters.map(|(name, value)| (name.clone(), json!(value)));
-    json!({
+    let members = json!({
         "pid": process.seen.pid,
         "user": process.seen.user,
         "runs": process.seen.runs,
@@ -62,13 +139,23 @@ fn process(model: &Model, process: &ProcessNow) -> Value {
         "vis_left_out": about.vis_left_out,
         "nics": nics.collect::<Value>(),
         "cqs": cqs.collect::<Value>(),
-        "vis": process.vis.iter().map(|v| vi(model, v)).collect::<Value>(),
+        "vis": null,
         "counters": counters.collect::<Map<_, _>>(),
-    })
+    });
+    let vis = move || {
+        let recorders = process.seen.recorders();
+        let one = move |now: &'a ViNow| vi(model, now, recorders.of(&now.page).into_owned());
+        process.vis.iter().map(one)
+    };
+    Object {
+        members,
+        name: "vis",
+        member: Each(vis),
+    }
 }
 
-fn vi(model: &Model, vi: &ViNow) -> Value {
-    let page = &vi.page;
+/// A VI, with its page as it is now.
+fn vi(model: &Model, vi: &ViNow, page: Vi) -> impl Serialize {
     let bytes = page.sampled.as_deref().map(|sampled| sampled.bytes);
     let queue = |counted: &Counted, age: Option<u64>, place: usize| {
         json!({
@@ -81,7 +168,7 @@ fn vi(model: &Model, vi: &ViNow) -> Value {
             "oldest_ns": age,
         })
     };
-    json!({
+    let members = json!({
         "handle": page.handle,
         "nic": page.nic,
         "number": page.number,
@@ -114,11 +201,42 @@ fn vi(model: &Model, vi: &ViNow) -> Value {
         })),
         "send_time_ns": send_time(&vi.sampled),
         "events": page.events.iter().map(event).collect::<Value>(),
-        "descriptors": {
-            "send": page.descriptors[0].iter().map(descriptor).collect::<Value>(),
-            "recv": page.descriptors[1].iter().map(descriptor).collect::<Value>(),
-        },
-    })
+        "descriptors": null,
+    });
+    Object {
+        members,
+        name: "descriptors",
+        member: Descriptors(page.descriptors),
+    }
+}
+
+/// The latest descriptors of the send queue and of the receive queue.
+struct Descriptors([Vec<Posted>; 2]);
+
+impl Serialize for Descriptors {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let [send, recv] = &self.0;
+        let mut queues = to.serialize_map(None)?;
+        queues.serialize_entry("recv", &Each(|| recv.iter().map(Descriptor)))?;
+        queues.serialize_entry("send", &Each(|| send.iter().map(Descriptor)))?;
+        queues.end()
+    }
+}
+
+/// One of them. There may be millions, so it is no map of its own.
+struct Descriptor<'a>(&'a Posted);
+
+impl Serialize for Descriptor<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let Descriptor(posted) = self;
+        let mut members = to.serialize_map(None)?;
+        members.serialize_entry("address", &posted.descriptor)?;
+        members.serialize_entry("memory", &posted.memory)?;
+        members.serialize_entry("number", &posted.number)?;
+        members.serialize_entry("status", &posted.status)?;
+        members.serialize_entry("what", &words::fate(posted))?;
+        members.end()
+    }
 }
 
 /// The sampled sends: since the look before, or else since the VI exists.
@@ -132,19 +250,63 @@ fn send_time(sampled: &Sampled) -> Value {
     })
 }
 
-fn descriptor(posted: &Posted) -> Value {
-    json!({
-        "number": posted.number,
-        "address": posted.descriptor,
-        "memory": posted.memory,
-        "status": posted.status,
-        "what": words::fate(posted),
-    })
-}
-
 fn event(event: &Event) -> Value {
     json!({
         "time_ns": event.time,
         "what": words::event(event.happened),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use vipl_pages::record::Happened;
+
+    use super::*;
+    use crate::model::tests::{model, seen};
+
+    /// The text is that of the whole document at once: members in the order of the alphabet, two spaces for each level.
+    #[test]
+    fn what_is_written_in_parts_is_one_document() {
+        let mut full = seen(9, 100);
+        let posted = |number| Posted {
+            number,
+            descriptor: 0x40 * number,
+            memory: 7,
+            status: 1,
+            is_taken: number < 5,
+        };
+        let vi = &mut full.pages.vis[0];
+        vi.descriptors = [(1..9).map(posted).collect(), Vec::new()];
+        vi.events = vec![Event {
+            time: 5,
+            happened: Happened::Created,
+        }];
+        let mut bare = seen(10, 0);
+        bare.pages.vis.clear();
+        let twice = [full, bare];
+        let mut many = model(&[
+            (1_000_000_000, twice.to_vec()),
+            (2_000_000_000, twice.into()),
+        ]);
+        many.unreadable = vec![("/x".into(), "why".to_owned())];
+        for model in [many, Model::default()] {
+            let mut text = Vec::new();
+            write(&model, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            let read: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(text, format!("{read:#}\n"));
+            let processes = read["processes"].as_array().unwrap();
+            assert_eq!(processes.len(), model.processes.len());
+            let Some(first) = processes.first() else {
+                continue;
+            };
+            let vi = &first["vis"][0];
+            let sent = vi["descriptors"]["send"].as_array().unwrap();
+            assert_eq!((sent.len(), &sent[7]["number"]), (8, &json!(8)));
+            assert_eq!(sent[7]["what"], "send, not taken off");
+            assert_eq!(vi["descriptors"]["recv"], json!([]));
+            assert_eq!(vi["events"][0]["what"], "created");
+            assert_eq!(processes[1]["vis"], json!([]));
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Finds the pages of processes and reads them.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -7,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use vipl_pages::folder::{self, Folder};
-use vipl_pages::read::Unreadable;
+use vipl_pages::read::{self, Unreadable, Vi};
 use vipl_pages::{Snapshot, life};
 
 /// Files read in one folder; a user with more processes than these sees some of them.
@@ -29,6 +30,34 @@ pub(crate) struct Seen {
     pub(crate) pid: u64,
     /// What it publishes.
     pub(crate) pages: Snapshot,
+}
+
+impl Seen {
+    /// Opens its file once more, for what a look leaves out.
+    pub(crate) fn recorders(&self) -> Recorders {
+        let open = || {
+            let folder = Folder::open(self.path.parent()?, self.user).ok()?;
+            let file = folder.file(self.path.file_name()?.to_str()?).ok()?;
+            read::head(&file).is_ok().then_some(file)
+        };
+        Recorders(open())
+    }
+}
+
+/// The file of a process, for the events and descriptors of its VIs. Together they take ten times the memory of all the rest, so
+/// those of one VI at a time are read, where they are shown.
+pub(crate) struct Recorders(Option<File>);
+
+impl Recorders {
+    /// The VI as it is now, with its events and descriptors; as it was seen, if it is no longer there.
+    pub(crate) fn of<'a>(&self, seen: &'a Vi) -> Cow<'a, Vi> {
+        let now = self
+            .0
+            .as_ref()
+            .and_then(|file| Vi::read(file, seen.slot).ok()?);
+        let now = now.filter(|now| now.handle == seen.handle);
+        now.map_or(Cow::Borrowed(seen), Cow::Owned)
+    }
 }
 
 /// All that was found.
@@ -65,11 +94,11 @@ impl Places {
         }
     }
 
-    /// Reads all files, with the flight recorders if wanted.
+    /// Reads all files, without events and descriptors: [`Seen::recorders`].
     ///
     /// # Errors
     /// The named folder cannot be used.
-    pub(crate) fn look(&self, recorders: bool) -> io::Result<Found> {
+    pub(crate) fn look(&self) -> io::Result<Found> {
         let mut found = Found::default();
         let mut left = HashMap::new();
         for folder in self.folders()? {
@@ -79,7 +108,7 @@ impl Places {
             let left = left.entry(folder.user()).or_insert(BYTES_MAX);
             for name in names {
                 let path = folder.path().join(&name);
-                match read(&folder, &name, &path, recorders, &mut files, left) {
+                match read(&folder, &name, &path, &mut files, left) {
                     Ok(Some(seen)) => found.processes.push(seen),
                     // Its process has just begun, or has ended.
                     Ok(None) => {}
@@ -99,7 +128,6 @@ fn read(
     folder: &Folder,
     name: &str,
     path: &Path,
-    recorders: bool,
     files: &mut HashSet<(u64, u64)>,
     left: &mut u64,
 ) -> Result<Option<Seen>, String> {
@@ -115,7 +143,7 @@ fn read(
         let most = BYTES_MAX >> 20;
         format!("the user has more than {most} MiB of pages, which are not all read")
     })?;
-    let pages = match Snapshot::read(&file, recorders) {
+    let pages = match Snapshot::read(&file) {
         // The size is set before the file has content, and its process locks it first.
         Err(_) if about.len() == 0 => return Ok(None),
         Err(Unreadable::NotPages) if life::holder(&file).is_some() => return Ok(None),

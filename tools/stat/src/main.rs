@@ -117,15 +117,14 @@ fn run(options: &Options) -> Result<String> {
     let filter = Filter::new(&options.filter);
     if let Some(pid) = options.last {
         let model = ended(&mut sampler, pid.or(options.pid), &filter)?;
-        return Ok(if options.json {
-            format!("{:#}\n", document::document(&model))
-        } else {
-            once::last(&model, width())
-        });
+        if options.json {
+            return document::print(&model).map(|()| String::new());
+        }
+        return Ok(once::last(&model, width()));
     }
     if let Some(address) = options.prometheus {
         let served = prometheus::serve(address, || {
-            let mut model = sampler.look(now_ns(), false, true)?;
+            let mut model = sampler.look(now_ns(), true)?;
             options.keep(&mut model);
             Ok(filter.of(&model).into_owned())
         });
@@ -155,16 +154,15 @@ fn run(options: &Options) -> Result<String> {
         eprintln!("vipstat: the agent does not answer: is vipkad stopped?");
     }
     let found = filter.of(&model);
-    Ok(if options.json {
-        format!("{:#}\n", document::document(&found))
-    } else {
-        let is_narrowed = options.pid.is_some() || !options.filter.is_empty();
-        once::text(&found, width(), is_narrowed)
-    })
+    if options.json {
+        return document::print(&found).map(|()| String::new());
+    }
+    let is_narrowed = options.pid.is_some() || !options.filter.is_empty();
+    Ok(once::text(&found, width(), is_narrowed))
 }
 
 fn look(sampler: &mut Sampler, options: &Options) -> Result<Model> {
-    let model = sampler.look(now_ns(), options.json, true);
+    let model = sampler.look(now_ns(), true);
     let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
     options.keep(&mut model);
     Ok(model)
@@ -181,7 +179,7 @@ impl Options {
 
 /// The process that ended last, of those that the filter finds, or the one with this number.
 fn ended(sampler: &mut Sampler, pid: Option<u64>, filter: &Filter) -> Result<Model> {
-    let model = sampler.look(now_ns(), true, false);
+    let model = sampler.look(now_ns(), false);
     let model = model.map_err(|error| Error::io("cannot read the folder", error))?;
     let mut model = filter.of(&model).into_owned();
     model

@@ -192,8 +192,8 @@ impl Sampler {
     ///
     /// # Errors
     /// The named folder cannot be used.
-    pub(crate) fn look(&mut self, time: u64, recorders: bool, running: bool) -> io::Result<Model> {
-        let mut found = self.places.look(recorders)?;
+    pub(crate) fn look(&mut self, time: u64, running: bool) -> io::Result<Model> {
+        let mut found = self.places.look()?;
         found.processes.retain(|seen| seen.runs == running);
         Ok(self.take(time, found))
     }

@@ -107,20 +107,21 @@ pub(crate) fn last(model: &Model, width: usize) -> String {
                 let _ = write!(text, "\n{}", view.text(width, repeated));
             }
         }
+        let recorders = process.seen.recorders();
         for vi in &process.vis {
-            let _ = writeln!(text, "\nVI {} ({:#x})", vi.page.number, vi.page.handle);
-            let last = vi
-                .page
+            let page = recorders.of(&vi.page);
+            let _ = writeln!(text, "\nVI {} ({:#x})", page.number, page.handle);
+            let last = page
                 .events
                 .iter()
                 .map(|event| event.time)
                 .max()
                 .unwrap_or(0);
-            for event in &vi.page.events {
+            for event in &page.events {
                 let ago = last.saturating_sub(event.time);
                 text += &words::event_line(ago, event.happened, width);
             }
-            text += &words::descriptors(&vi.page, DESCRIPTORS, width);
+            text += &words::descriptors(&page, DESCRIPTORS, width);
         }
         if !about.has_flights && !process.vis.is_empty() {
             text += &wrapped(NO_FLIGHTS, width, "\n", "");

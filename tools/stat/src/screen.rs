@@ -199,8 +199,26 @@ impl Screen {
                 self.only = found.map(|process| (path, process.seen.pid));
                 self.go(Tab::Vis);
             }
-            Some(vi @ Subject::Vi(..)) => (self.detail, self.scroll) = (Some(vi), 0),
+            Some(vi @ Subject::Vi(..)) => {
+                (self.detail, self.scroll) = (Some(vi), 0);
+                self.record();
+            }
             _ => {}
+        }
+    }
+
+    /// Reads events and descriptors of the VI that is shown alone: a look leaves them out.
+    fn record(&mut self) {
+        let Some(Subject::Vi(path, handle)) = &self.detail else {
+            return;
+        };
+        let mut processes = self.model.processes.iter_mut();
+        if let Some(process) = processes.find(|process| process.seen.path == *path) {
+            let recorders = process.seen.recorders();
+            let mut vis = process.vis.iter_mut();
+            if let Some(vi) = vis.find(|vi| vi.page.handle == *handle) {
+                vi.page = recorders.of(&vi.page).into_owned();
+            }
         }
     }
 }
@@ -216,7 +234,7 @@ pub(crate) fn run(
     surroundings: impl Fn(&mut Model),
 ) -> io::Result<()> {
     let look = |sampler: &mut Sampler| {
-        let mut model = sampler.look(now_ns(), true, true)?;
+        let mut model = sampler.look(now_ns(), true)?;
         surroundings(&mut model);
         io::Result::Ok(model)
     };
@@ -240,6 +258,7 @@ pub(crate) fn run(
                 next = Instant::now() + interval;
                 if !screen.paused {
                     screen.model = look(sampler)?;
+                    screen.record();
                     screen.step(0);
                 }
             }

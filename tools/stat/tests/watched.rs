@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::CommandExt;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 use vipl_ctest::{
     Program, end_with_parent, fails_without_output, help_fits, library_dir, skip, source, tool,
     with_library, work_dir,
 };
+use vipl_pages::layout;
 
 const VIPSTAT: &str = env!("CARGO_BIN_EXE_vipstat");
 const MESSAGES: u64 = 137;
@@ -407,6 +409,75 @@ fn hostile_files_are_reported_and_harmless() {
     let (done, stdout, stderr) = vipstat_in(folder.path(), &["--last"]);
     assert!(done && !stdout.contains('\x1b'), "{stdout}{stderr}");
     assert!(stdout.contains("\\u001b[2J\\nxyz"), "{stdout}");
+}
+
+/// VIs of a file with all 512 descriptors each, 5 MB of it and 29 MB of JSON. Root reads such files of other users, so what a
+/// look keeps is bounded by the file.
+#[test]
+fn json_of_many_descriptors_takes_little_memory() {
+    const VIS: usize = 512;
+    const MOST_KIB: i64 = 64 << 10;
+    let Some(folder) = folder() else { return };
+    let path = folder.path().join(format!("1-{:016x}.pages", 1));
+    let file = fs::File::create(&path).expect("a file");
+    let put = |place: usize, bytes: &[u8]| file.write_all_at(bytes, place as u64).expect("room");
+    let word = |place: usize, word: u64| put(place, &word.to_ne_bytes());
+    file.set_len(layout::BYTES_WITH_FLIGHTS as u64)
+        .expect("a size");
+    put(0, b"VIPLPAGE");
+    word(offset_of!(layout::Process, layout), layout::LAYOUT);
+    word(offset_of!(layout::Process, vi_bound), VIS as u64);
+    let ring = layout::Ring {
+        entry: 16,
+        room: layout::FLIGHT as u32,
+    };
+    let rings = layout::Ring::set(layout::Ring::set(0, 0, Some(ring)), 1, Some(ring));
+    for slot in 0..VIS {
+        let vi = layout::VIS_AT + slot * size_of::<layout::Vi>();
+        word(vi + offset_of!(layout::Vi, handle), 1 + slot as u64);
+        word(vi + offset_of!(layout::Vi, flight), rings);
+        let counts = layout::COUNTS_AT + slot * size_of::<layout::Counts>();
+        for queue in 0..2 {
+            let posted = (layout::FLIGHT as u32).to_ne_bytes();
+            put(counts + queue * size_of::<layout::Counted>(), &posted);
+        }
+        let flight = layout::FLIGHTS_AT + slot * size_of::<layout::Flight>();
+        put(flight, &[0x40; size_of::<layout::Flight>()]);
+    }
+    let output = tempfile::NamedTempFile::new().expect("a file");
+    for last in [&["--json"][..], &["--json", "--last"]] {
+        let arguments = [last, &["--folder", folder.path().to_str().expect("a path")]].concat();
+        let mut command = tool(VIPSTAT, &arguments);
+        command.env("VIPL_AGENT", "off");
+        command.stdout(output.reopen().expect("the file"));
+        let child = command.spawn().expect("vipstat");
+        // The file is of no process that runs, or of one, in the same way.
+        let (status, kib) = ended(child);
+        assert!(status.success(), "{status}");
+        let text = fs::read_to_string(output.path()).expect("its output");
+        let document: Value = serde_json::from_str(&text).expect("JSON");
+        let vis = document["processes"][0]["vis"]
+            .as_array()
+            .map_or(0, Vec::len);
+        assert_eq!(vis, VIS * usize::from(last.len() > 1));
+        assert!(kib < MOST_KIB, "{kib} KiB for {} bytes of JSON", text.len());
+    }
+    let lines = fs::read_to_string(output.path()).expect("its output");
+    let numbers = lines
+        .lines()
+        .filter(|line| line.contains("\"address\": 4629"));
+    assert_eq!(numbers.count(), 2 * VIS * layout::FLIGHT);
+}
+
+/// Waits for the end of a program. Its result, and the most memory that it had, in KiB.
+fn ended(child: Child) -> (ExitStatus, i64) {
+    let (mut status, pid) = (0, i32::try_from(child.id()).expect("a number"));
+    // SAFETY: room for both answers, of which all zero is a valid value; the child is this test's.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::wait4(pid, &raw mut status, 0, &raw mut usage), pid);
+        (ExitStatus::from_raw(status), usage.ru_maxrss)
+    }
 }
 
 /// A file that belongs to another user, if this user may make one.

@@ -99,7 +99,7 @@ fn what_a_process_publishes_is_read() {
     entries[255 * 16] = 0x20;
     pages.flight(2).rings[0].set(&entries);
 
-    let read = Snapshot::read(pages.bytes(), true).unwrap();
+    let read = Snapshot::read(pages.bytes()).unwrap();
     assert_eq!(
         (read.process.pid, read.process.program.as_str()),
         (4711, "/bin/program")
@@ -112,7 +112,16 @@ fn what_a_process_publishes_is_read() {
     assert_eq!(read.nics[0].address, [1, 2, 3, 4, 5, 6]);
     assert_eq!(read.cqs[0].depth(), 4);
     assert_eq!(read.counters, [("sim.frames_sent".to_owned(), 12)]);
-    let vi = &read.vis[0];
+    assert!(read.vis[0].events.is_empty() && read.vis[0].descriptors.concat().is_empty());
+    let one = |slot| Vi::read(pages.bytes(), slot).unwrap();
+    assert_eq!((one(1), one(VIS), one(usize::MAX)), (None, None, None));
+    let vi = one(2).unwrap();
+    let same = Vi {
+        events: Vec::new(),
+        descriptors: Default::default(),
+        ..vi.clone()
+    };
+    assert_eq!(read.vis, [same]);
     assert_eq!((vi.slot, vi.send.depth(), vi.recv.depth()), (2, 1, 0));
     assert_eq!(
         (
@@ -141,16 +150,10 @@ fn what_a_process_publishes_is_read() {
     assert_eq!(vi.descriptors, [vec![first, second], Vec::new()]);
     // What was never written is no descriptor.
     pages.flight(2).rings[0].set(&entries[..16]);
-    let holes = Snapshot::read(pages.bytes(), true).unwrap();
-    assert_eq!(holes.vis[0].descriptors, [vec![second], Vec::new()]);
+    assert_eq!(one(2).unwrap().descriptors, [vec![second], Vec::new()]);
     assert_eq!(vi.events.len(), EVENTS);
     assert_eq!(vi.events[0].happened, Happened::Connected(8));
     assert_eq!(vi.events[31].happened, Happened::Connected(39));
-    assert!(
-        Snapshot::read(pages.bytes(), false).unwrap().vis[0]
-            .events
-            .is_empty()
-    );
 }
 
 /// A slot may have had another VI: without the mark its record is not read.
@@ -165,7 +168,7 @@ fn samples_are_read_where_there_are_any() {
         (0..100).for_each(|time| pages.sampled(slot).took(1000 + time));
     }
     pages.vi(1).sampled.set(1_u64);
-    let read = Snapshot::read(pages.bytes(), false).unwrap();
+    let read = Snapshot::read(pages.bytes()).unwrap();
     assert!(read.vis[0].sampled.is_none());
     let sampled = read.vis[1].sampled.as_deref().unwrap();
     assert_eq!((sampled.bytes, sampled.count()), ([0, 4096], 100));
@@ -197,22 +200,19 @@ fn a_file_that_is_no_pages_or_is_cut_short_is_an_error() {
     let pages = Pages::new();
     let process: &layout::Process = pages.at(0);
     process.vi_bound.set(VIS as u64);
+    assert!(matches!(Snapshot::read(&[][..]), Err(Unreadable::Io(_))));
     assert!(matches!(
-        Snapshot::read(&[][..], true),
-        Err(Unreadable::Io(_))
-    ));
-    assert!(matches!(
-        Snapshot::read(&pages.bytes()[..9000], true),
+        Snapshot::read(&pages.bytes()[..9000]),
         Err(Unreadable::Io(_))
     ));
     process.layout.set(LAYOUT + 1);
     assert!(matches!(
-        Snapshot::read(pages.bytes(), true),
+        Snapshot::read(pages.bytes()),
         Err(Unreadable::Layout(other)) if other == LAYOUT + 1
     ));
     process.magic.set(0_u64);
     assert!(matches!(
-        Snapshot::read(pages.bytes(), true),
+        Snapshot::read(pages.bytes()),
         Err(Unreadable::NotPages)
     ));
 }
@@ -231,10 +231,11 @@ fn any_content_can_be_read() {
         }
         pages.0[first] = MAGIC;
         pages.0[first + 1] = LAYOUT;
-        let read = Snapshot::read(pages.bytes(), true).unwrap();
+        let read = Snapshot::read(pages.bytes()).unwrap();
         let words = pages.0[first + offset_of!(layout::Process, nic_bound) / 8];
         assert!(words > NICS as u64 && read.nics.len() <= NICS && read.cqs.len() <= CQS);
-        for vi in &read.vis {
+        for found in &read.vis {
+            let vi = Vi::read(pages.bytes(), found.slot).unwrap().unwrap();
             assert!(vi.peer_address.len() <= 32 && vi.remote_point.len() <= 64);
             assert!(vi.events.len() <= EVENTS);
             let mut lists = vi.descriptors.iter();

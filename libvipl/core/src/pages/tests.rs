@@ -49,7 +49,7 @@ fn a_process_publishes_in_a_file_of_its_own() {
         pages.counter("a.b").unwrap()
     ));
     assert_eq!(pages.counters(), [("a.b".to_owned(), 7)]);
-    let read = Snapshot::read(&File::open(&found[0]).unwrap(), true).unwrap();
+    let read = Snapshot::read(&File::open(&found[0]).unwrap()).unwrap();
     assert_eq!(read.process.pid, u64::from(std::process::id()));
     assert_eq!(read.counters, [("a.b".to_owned(), 7)]);
 }
