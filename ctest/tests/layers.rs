@@ -115,6 +115,44 @@ const KILL_IN_A_WAIT: &str = r#"
     kill -KILL $!
 "#;
 
+/// A file that takes only a part of what is written ends with a whole line: a trace stays one.
+#[test]
+fn a_file_that_is_full_ends_with_a_whole_line() {
+    let dir = folder("full");
+    for (layer, variable) in [("record", "VIPL_RECORD_FILE"), ("trace", "VIPL_TRACE_FILE")] {
+        let file = dir.join(format!("{layer}.%p"));
+        // Two megabytes or four, as the shell counts; the program's own files are smaller.
+        let finished = Run::compatible("/bin/sh")
+            .args(&["-c", "ulimit -f 4000; exec \"$0\""])
+            .arg(program("vi"))
+            .env("VIPL_LAYERS", layer)
+            .env(variable, file)
+            .allow("the file cannot be written any more: File too large")
+            .pass();
+        let said = finished.stderr.matches("File too large").count();
+        assert_eq!(said, 1, "{}", finished.report(layer));
+    }
+    let files: Vec<PathBuf> = std::fs::read_dir(&dir)
+        .expect("the folder")
+        .map(|file| file.expect("a file").path())
+        .collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("its text");
+        let last = text.lines().last().unwrap_or_default();
+        let is_whole = match text.starts_with("vipl-record") {
+            true => last.split(' ').skip(5).all(|word| word.contains('=')),
+            false => last.ends_with("},"),
+        };
+        let length = text.len();
+        assert!(
+            length > 1_900_000 && length < 4_096_000,
+            "{path:?}: {length}"
+        );
+        assert!(text.ends_with('\n') && is_whole, "{path:?}: {last}");
+    }
+}
+
 /// A thread that writes to a disk that stands still waits in the kernel. The others go on, and the log says so in either case.
 #[test]
 fn a_disk_that_stands_still_is_said() {

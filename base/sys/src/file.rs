@@ -2,7 +2,7 @@
 //! device.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -132,6 +132,48 @@ impl Output {
     }
 }
 
+impl Output {
+    /// The same for whole lines. If the file takes only a part of them, the line that is cut is taken back, unless another process has
+    /// written behind it.
+    ///
+    /// # Errors
+    /// As `write_all`.
+    pub fn write_lines(&self, lines: &[u8]) -> io::Result<()> {
+        if !Identity::still(self.file.as_raw_fd(), self.identity) {
+            return Err(io::Error::other("the program has closed it"));
+        }
+        let mut done = 0;
+        without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+            while done < lines.len() {
+                match (&*self.file).write(&lines[done..]) {
+                    Ok(0) => return Err(libc::ENOSPC),
+                    Ok(written) => done += written,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error.raw_os_error().unwrap_or(0)),
+                }
+            }
+            Ok(())
+        })
+        .map_err(|error| {
+            let whole = lines[..done].iter().rposition(|byte| *byte == b'\n');
+            self.take_back(done - whole.map_or(0, |at| at + 1));
+            io::Error::from_raw_os_error(error)
+        })
+    }
+
+    /// Removes what this process has written last, if it is the end of the file.
+    fn take_back(&self, bytes: usize) {
+        let end = (&*self.file).stream_position();
+        if let (1.., Ok(end), Ok(about)) = (bytes, end, self.file.metadata())
+            && about.is_file()
+            && about.len() == end
+        {
+            // If that fails, the file has half a line.
+            let _ = self.file.set_len(end.saturating_sub(bytes as u64));
+        }
+    }
+}
+
 fn open_any(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
@@ -232,6 +274,44 @@ mod tests {
         assert_eq!((text(&own), text(&other)), ("one".into(), String::new()));
         // SAFETY: as above.
         unsafe { libc::close(number) };
+    }
+
+    /// In a child, since the limit is the process's.
+    #[test]
+    fn a_file_that_takes_no_more_ends_with_a_whole_line() {
+        let folder = Folder::new("lines");
+        let path = folder.0.join("lines");
+        let open = || OpenOptions::new().append(true).create(true).open(&path);
+        let file = Output::new(open().unwrap()).unwrap();
+        // SAFETY: the child writes to files and ends; it takes no lock of this process.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let limit = libc::rlimit {
+                    rlim_cur: 10,
+                    rlim_max: 10,
+                };
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+                let first = file.write_lines(b"one\ntwo\nthree\n");
+                let second = file.write_lines(b"four\n");
+                let fits = file.write_lines(b"5\n");
+                let failed = |result: io::Result<()>| {
+                    result.is_err_and(|error| error.raw_os_error() == Some(libc::EFBIG))
+                };
+                let good = failed(first) && failed(second) && fits.is_ok();
+                libc::_exit(i32::from(!good));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n5\n");
+        // What another process has written behind it stays.
+        file.write_lines(b"x").unwrap();
+        std::fs::write(&path, "one\nand more of others").unwrap();
+        file.take_back(1);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "one\nand more of others");
     }
 
     #[test]

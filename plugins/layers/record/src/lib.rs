@@ -157,7 +157,7 @@ impl Record {
         if !at_once && buffer.len() < BUFFER_BYTES {
             return;
         }
-        match to.write_all(buffer) {
+        match to.write_lines(buffer) {
             Ok(()) => buffer.clear(),
             Err(error) => {
                 // What is buffered cannot be written either.

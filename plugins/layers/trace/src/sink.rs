@@ -323,7 +323,7 @@ impl Sink {
         let now = clock::now_ns();
         let relaxed = Ordering::Relaxed;
         let is_oldest = self.writing_ns.compare_exchange(0, now, relaxed, relaxed);
-        let written = file.write_all(text);
+        let written = file.write_lines(text);
         if is_oldest.is_ok() {
             self.writing_ns.store(0, relaxed);
         }
