@@ -202,6 +202,213 @@ fn files_of_two_runs_are_refused() {
     }
 }
 
+/// A file without the line for the end of its process is cut, and what differs may be for that.
+#[test]
+fn a_cut_file_is_said() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = record(dir.path(), "simple", false);
+    let said = is_the_same(&files, &["--device", "via_lo"]);
+    assert!(!said.contains(" is cut"), "{said}");
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("a recording");
+        let whole = text.strip_suffix("vipl-record end\n");
+        std::fs::write(file, whole.expect("its end")).expect("the file");
+    }
+    let said = is_the_same(&files, &["--device", "via_lo"]);
+    let note = " is cut: its process was killed or called _exit, or the file took no more; ";
+    assert_eq!(said.matches(note).count(), files.len(), "{said}");
+}
+
+/// A device that does not open is no difference.
+#[test]
+fn a_device_that_does_not_open_is_an_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = record(dir.path(), "simple", false);
+    for device in ["nosuch:", "sim:bogus=1"] {
+        let (code, stdout, stderr) = replay(&files, &["--device", device]);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        let said = format!(": the device {device} does not open: VIP_");
+        assert!(stderr.contains(&said), "{stderr}");
+    }
+}
+
+/// The word for a pointer at which nothing could be read, in every place of a call that has pointers, also of one that had succeeded.
+#[test]
+fn a_bad_pointer_ends_no_replay() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.1");
+    let (nic, vi, cq) = ("NicHandle=0x9", "ViHandle=0x6", "CQHandle=0x7");
+    let mut calls: Vec<String> = [
+        "VipOpenNic VIP_SUCCESS DeviceName=7669615f6c6f NicHandle=0x9",
+        "VipCreatePtag VIP_SUCCESS NicHandle=0x9 Ptag=0x4",
+        "VipRegisterMem VIP_SUCCESS NicHandle=0x9 VirtualAddress=0x10000 Length=0x1000 MemAttribs=0x4:0:0 MemoryHandle=0x5",
+        "VipCreateVi VIP_SUCCESS NicHandle=0x9 ViAttribs=0x2:0x1000:0x4:0:0:0x0 SendCQHandle=0x0 RecvCQHandle=0x0 ViHandle=0x6",
+        "VipCreateCQ VIP_SUCCESS NicHandle=0x9 EntryCount=0x8 CQHandle=0x7",
+        // It is flushed at once, so there is something to take off.
+        "VipPostSend VIP_SUCCESS ViHandle=0x6 DescriptorPtr=0x10000 MemoryHandle=0x5 control=0x0 length=0x0 immediate=0x0 segments=",
+    ]
+    .map(str::to_owned)
+    .into();
+    let set_up = calls.len();
+    let functions: [(&str, &str, &[&str]); 28] = [
+        (
+            "VipOpenNic VIP_INVALID_PARAMETER",
+            "",
+            &["DeviceName=7669615f6c6f", "NicHandle=0x1"],
+        ),
+        ("VipQueryNic VIP_SUCCESS", nic, &["NicAttribs=0x1"]),
+        ("VipCreatePtag VIP_SUCCESS", nic, &["Ptag=0x1"]),
+        (
+            "VipRegisterMem VIP_SUCCESS",
+            "NicHandle=0x9 Length=0x10",
+            &[
+                "VirtualAddress=0x10000",
+                "MemAttribs=0x4:0:0",
+                "MemoryHandle=0x1",
+            ],
+        ),
+        (
+            "VipCreateVi VIP_SUCCESS",
+            nic,
+            &["ViAttribs=0x2:0x1000:0x4:0:0:0x0", "ViHandle=0x1"],
+        ),
+        (
+            "VipCreateCQ VIP_SUCCESS",
+            "NicHandle=0x9 EntryCount=0x8",
+            &["CQHandle=0x1"],
+        ),
+        (
+            "VipQueryVi VIP_SUCCESS",
+            vi,
+            &[
+                "State=0x1",
+                "ViAttribs=0x1",
+                "ViSendQEmpty=0x1",
+                "ViRecvQEmpty=0x1",
+            ],
+        ),
+        (
+            "VipSetViAttributes VIP_SUCCESS",
+            vi,
+            &["ViAttribs=0x2:0x1000:0x4:0:0:0x0"],
+        ),
+        (
+            "VipConnectWait VIP_TIMEOUT",
+            "NicHandle=0x9 Timeout=0x1",
+            &[
+                "LocalAddr=0102/61",
+                "RemoteAddr=0x1",
+                "RemoteViAttribs=0x1",
+                "ConnHandle=0x1",
+            ],
+        ),
+        (
+            "VipConnectRequest VIP_NO_MATCH",
+            "ViHandle=0x6 Timeout=0x1",
+            &[
+                "LocalAddr=0102/61",
+                "RemoteAddr=0102/61",
+                "RemoteViAttribs=0x1",
+            ],
+        ),
+        (
+            "VipConnectPeerRequest VIP_SUCCESS",
+            "ViHandle=0x6 Timeout=0x1",
+            &["LocalAddr=0102/61", "RemoteAddr=0102/61"],
+        ),
+        (
+            "VipConnectPeerDone VIP_TIMEOUT",
+            vi,
+            &["RemoteViAttribs=0x1"],
+        ),
+        (
+            "VipConnectPeerWait VIP_TIMEOUT",
+            vi,
+            &["RemoteViAttribs=0x1"],
+        ),
+        (
+            "VipPostSend VIP_SUCCESS",
+            "ViHandle=0x6 MemoryHandle=0x5",
+            &["DescriptorPtr=0x10000"],
+        ),
+        (
+            "VipPostRecv VIP_SUCCESS",
+            "ViHandle=0x6 MemoryHandle=0x5",
+            &["DescriptorPtr=0x10000"],
+        ),
+        (
+            "VipSendDone VIP_DESCRIPTOR_ERROR",
+            vi,
+            &["DescriptorPtr=0x10000"],
+        ),
+        ("VipSendWait VIP_TIMEOUT", vi, &["DescriptorPtr=0x10000"]),
+        ("VipRecvWait VIP_TIMEOUT", vi, &["DescriptorPtr=0x10000"]),
+        (
+            "VipCQWait VIP_TIMEOUT",
+            cq,
+            &["ViHandle=0x1", "RecvQueue=0x1"],
+        ),
+        (
+            "VipQueryMem VIP_SUCCESS",
+            "NicHandle=0x9 MemHandle=0x5",
+            &["Address=0x10000", "MemAttribs=0x1"],
+        ),
+        (
+            "VipSetMemAttributes VIP_SUCCESS",
+            "NicHandle=0x9 MemHandle=0x5",
+            &["Address=0x10000", "MemAttribs=0x4:0:0"],
+        ),
+        ("VipNSInit VIP_SUCCESS", nic, &["NSInitInfo=61"]),
+        (
+            "VipNSGetHostByName VIP_SUCCESS",
+            nic,
+            &["Name=61", "Address=0x1"],
+        ),
+        (
+            "VipNSGetHostByAddr VIP_SUCCESS",
+            nic,
+            &["Address=0102/61", "Name=0x1", "NameLen=0x1"],
+        ),
+        (
+            "VipQuerySystemManagementInfo VIP_SUCCESS",
+            "NicHandle=0x9 InfoType=0x1",
+            &["SysManInfo=0x1"],
+        ),
+        (
+            "vipl_alloc VIP_SUCCESS",
+            "Length=0x1000",
+            &["Address=0x50000"],
+        ),
+        ("vipl_cq_fd VIP_SUCCESS", cq, &["Descriptor=0x1"]),
+        (
+            "vipl_describe VIP_SUCCESS",
+            "",
+            &["Topic=61", "Buffer=0x1", "Length=0x1"],
+        ),
+    ];
+    for (function, more, pointers) in functions {
+        for bad in pointers {
+            let values = pointers.iter().map(|one| match one == bad {
+                true => format!("{}=bad", one.split('=').next().unwrap_or_default()),
+                false => (*one).to_owned(),
+            });
+            let values: Vec<String> = values.collect();
+            let call = format!("{function} {more} {}", values.join(" "));
+            calls.push(call.replace("  ", " "));
+        }
+    }
+    assert!(calls.len() > set_up + 40);
+    let lines: String = calls
+        .iter()
+        .enumerate()
+        .map(|(place, call)| format!("1 {} {} {call}\n", 2 * place + 1, 2 * place + 2))
+        .collect();
+    std::fs::write(&file, format!("vipl-record 1 1 boot\n{lines}")).expect("the file");
+    let (code, stdout, stderr) = replay(&[file], &["--patience", "1"]);
+    assert_eq!(code, Some(1), "{stdout}\n{stderr}");
+    assert!(stdout.contains(" calls made again, "), "{stdout}\n{stderr}");
+}
+
 /// A run in the strict mode is made again in that mode.
 #[test]
 fn the_mode_is_that_of_then() {
@@ -256,8 +463,7 @@ fn a_device_with_smaller_messages_is_said_in_one_line() {
     let (code, stdout, stderr) = run(8);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(
-        stdout
-            .starts_with("note: VIs with a MaxTransferSize of 140737488355327 bytes have one of "),
+        stdout.starts_with("note: VIs have a MaxTransferSize of "),
         "{stdout}"
     );
     assert!(
@@ -269,8 +475,9 @@ fn a_device_with_smaller_messages_is_said_in_one_line() {
     let lines: Vec<&str> = stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{stdout}");
     assert!(
-        lines[0].contains("VipCreateVi: this device takes messages of ")
-            && lines[0].contains(" and the run sends 140737488355326: choose another one"),
+        lines[0].contains(
+            "VipCreateVi: this device does not have messages of 140737488355326 bytes, but of "
+        ) && lines[0].ends_with(" at most: choose another one; the rest is not made"),
         "{stdout}"
     );
 }

@@ -12,6 +12,7 @@ use super::process::{Process, Source};
 use given::null;
 
 mod connections;
+mod fit;
 mod given;
 mod names;
 mod objects;
@@ -28,9 +29,11 @@ pub(super) enum Outcome {
     Made(c_int, Option<String>),
     /// It has no code; it was made.
     Done,
-    /// It returned this code, for smaller messages than then: a line about that.
-    Smaller(c_int, String),
-    /// It was not made, since the device cannot do what the run needs: why. No other call is made.
+    /// It returned this code, with another argument than then, which makes no difference to this run: a line about that.
+    Changed(c_int, String),
+    /// A NIC that was opened then cannot be: its device, and why.
+    Unopened(String),
+    /// It was not made, since the device does not have what the run needs. No other call is made.
     Unfit(String),
     /// A wait that found nothing then has found something, which is kept for the call that took it then.
     Early,
@@ -41,6 +44,8 @@ pub(super) struct Stage<'a> {
     pub(super) functions: &'a Functions,
     pub(super) device: Option<&'a str>,
     pub(super) patience: Duration,
+    /// Whether calls of the run post RDMA Reads.
+    pub(super) reads: bool,
     /// Whether messages have the bytes of then.
     pub(super) with_bytes: bool,
     /// The process and NIC at each side of a connection, by its number and the side.

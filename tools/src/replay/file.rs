@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use vipl_client::raw::abi::{VIP_CONTROL_OP_MASK, VIP_CONTROL_OP_RDMAREAD};
 use vipl_sys::file::read_text;
 use vipl_sys::text::one_line;
 
@@ -127,9 +128,14 @@ pub(super) struct Recording {
     pub(super) boot: String,
     /// The process kept to the strict mode.
     pub(super) strict: bool,
+    /// Its process was killed or called `_exit`, or the file took no more: calls are missing.
+    pub(super) is_cut: bool,
     /// In the order in which they ended.
     pub(super) calls: Vec<Call>,
 }
+
+/// The line that a process writes when it ends.
+const END: &str = "vipl-record end";
 
 impl Recording {
     /// Reads a regular file of so many bytes at most.
@@ -158,8 +164,10 @@ impl Recording {
         let whole = text.ends_with('\n');
         let count = text.lines().count();
         let mut calls = Vec::new();
+        let mut has_end = !more.contains(&"ends");
         for (place, line) in lines {
             match Call::parse(place + 1, line) {
+                None if line == END => has_end = true,
                 Some(call) => calls.push(call),
                 None if place + 1 == count && !whole => {}
                 None => {
@@ -175,6 +183,7 @@ impl Recording {
             name: name.to_owned(),
             boot: boot.to_owned(),
             strict: more.contains(&"strict"),
+            is_cut: !has_end || !whole,
             calls,
         })
     }
@@ -186,11 +195,21 @@ impl Recording {
         Some((began, ended))
     }
 
+    fn sends(&self) -> impl Iterator<Item = &Call> {
+        let sends = self.calls.iter().filter(|call| call.name == "VipPostSend");
+        sends.filter(|call| call.result == "VIP_SUCCESS")
+    }
+
     /// The longest message that its calls send.
     pub(super) fn longest_send(&self) -> u64 {
-        let sends = self.calls.iter().filter(|call| call.name == "VipPostSend");
-        let good = sends.filter(|call| call.result == "VIP_SUCCESS");
-        good.map(|call| call.number("length")).max().unwrap_or(0)
+        let lengths = self.sends().map(|call| call.number("length"));
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Whether its calls post RDMA Reads.
+    pub(super) fn reads(&self) -> bool {
+        let mut operations = self.sends().map(|call| call.number("control") as u16);
+        operations.any(|control| control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAREAD)
     }
 }
 
@@ -227,7 +246,25 @@ mod tests {
             (recording.boot.as_str(), recording.calls.len()),
             ("boot", 2)
         );
-        assert!(recording.strict);
+        assert!(recording.strict && recording.is_cut);
+        for (text, is_cut) in [
+            ("vipl-record 1 77 boot\n", false),
+            ("vipl-record 1 77 boot ends\n", true),
+            (
+                "vipl-record 1 77 boot ends strict\n1 1 2 VipCloseNic VIP_SUCCESS\n",
+                true,
+            ),
+            (
+                "vipl-record 1 77 boot ends\nvipl-record end\n1 1 2 VipCloseNic VIP_SUCCESS\n",
+                false,
+            ),
+        ] {
+            assert_eq!(
+                Recording::parse("r", text).unwrap().is_cut,
+                is_cut,
+                "{text}"
+            );
+        }
         assert_eq!(recording.time(), Some((10, 40)));
         assert!(
             !Recording::parse("r", "vipl-record 1 77 boot\n")

@@ -60,6 +60,8 @@ pub struct Report {
     pub early: usize,
     /// What was made in another way than then, a line each.
     pub notes: Vec<String>,
+    /// A device that opened then, and does not now.
+    unopened: Option<String>,
     /// What is not as it was, a line each; and how many there are.
     pub differences: Vec<String>,
     /// How many there are.
@@ -69,14 +71,24 @@ pub struct Report {
 /// Makes the calls again. `VIPL_STRICT` is set as the files say, unless the environment has it.
 ///
 /// # Errors
-/// A file cannot be read or needs too much memory or too many threads, the files are of several runs, or there is no library.
+/// A file cannot be read or needs too much memory or too many threads, the files are of several runs, there is no library, or a
+/// device does not open.
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut recordings = Vec::new();
     for path in &plan.files {
         recordings.push(Recording::read(path, plan.memory)?);
     }
     runs::is_one(recordings.iter())?;
-    let note = take_mode(&recordings);
+    let cut = recordings.iter().filter(|one| one.is_cut);
+    let mut notes: Vec<String> = cut
+        .map(|one| {
+            format!(
+                "{} is cut: its process was killed or called _exit, or the file took no more; what it called then is missing",
+                one.name
+            )
+        })
+        .collect();
+    notes.extend(take_mode(&recordings));
     let library = Library::open()?;
     let mut processes = Vec::new();
     for recording in recordings {
@@ -109,17 +121,19 @@ pub fn run(plan: &Plan) -> Result<Report> {
         functions: library.functions(),
         device: plan.device.as_deref(),
         patience: plan.patience,
+        reads: processes.iter().any(|one| one.recording.reads()),
         with_bytes,
         sides: &side,
         is_recorded: &is_recorded,
     };
     let run = Run {
         report: Mutex::new(Report {
-            notes: note.into_iter().collect(),
+            notes,
             ..Report::default()
         }),
         made: AtomicUsize::new(0),
         stopped: AtomicBool::new(false),
+        is_unfit: AtomicBool::new(false),
     };
     // No call is made before all threads exist, and none if one cannot be made.
     let may_begin = Mutex::new(false);
@@ -147,7 +161,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
     })?;
     let mut report = std::mem::take(&mut *run.report.lock());
     report.made = run.made.into_inner();
-    Ok(report)
+    match report.unopened.take() {
+        Some(what) => Err(Error::Usage(what)),
+        None => Ok(report),
+    }
 }
 
 /// Takes the mode of then, of which a process has one: that of all files, or the compatible one with a note.
@@ -233,6 +250,8 @@ struct Run {
     made: AtomicUsize,
     /// A call did not end in time, so those behind it are not made.
     stopped: AtomicBool,
+    /// The device does not have what the run needs, so all that ends now is different.
+    is_unfit: AtomicBool,
 }
 
 impl Run {
@@ -250,6 +269,9 @@ impl Run {
                 return;
             }
             let outcome = stage.make(process, call);
+            if self.is_unfit.load(Ordering::Relaxed) {
+                return;
+            }
             if let Outcome::Left(reason) = outcome {
                 let mut report = self.report.lock();
                 *report.left.entry(reason.to_owned()).or_insert(0) += 1;
@@ -258,7 +280,7 @@ impl Run {
             }
             match outcome {
                 Outcome::Left(_) | Outcome::Done => {}
-                Outcome::Smaller(code, note) => {
+                Outcome::Changed(code, note) => {
                     let mut report = self.report.lock();
                     if !report.notes.contains(&note) {
                         report.notes.push(note);
@@ -266,9 +288,23 @@ impl Run {
                     drop(report);
                     self.compare(process, call, code, None);
                 }
-                Outcome::Unfit(why) => {
+                Outcome::Unopened(what) => {
+                    self.stopped.store(true, Ordering::Relaxed);
+                    order.stop();
+                    let mut report = self.report.lock();
+                    let (file, line) = (&process.recording.name, call.line);
+                    let text = format!("{file}:{line}: {what}");
+                    report.unopened.get_or_insert(text);
+                    return;
+                }
+                Outcome::Unfit(what) => {
                     // All that follows would differ, for this one reason.
-                    if !self.stopped.swap(true, Ordering::Relaxed) {
+                    self.stopped.store(true, Ordering::Relaxed);
+                    order.stop();
+                    if !self.is_unfit.swap(true, Ordering::Relaxed) {
+                        let why = format!(
+                            "this device does not have {what}: choose another one; the rest is not made"
+                        );
                         self.differs(process, call, &why);
                     }
                     return;

@@ -56,6 +56,12 @@ impl Order {
         true
     }
 
+    /// Ends all waiting: no other call is made.
+    pub(super) fn stop(&self) {
+        self.open.lock().ends.clear();
+        self.changed.notify_all();
+    }
+
     /// A call that ended then has ended.
     pub(super) fn ended(&self, end: u64) {
         let mut open = self.open.lock();
@@ -83,5 +89,7 @@ mod tests {
         assert!(!order.wait(6) && Instant::now() >= last);
         order.ended(5);
         assert!(order.open.lock().last >= last && order.wait(6));
+        order.stop();
+        assert!(order.wait(9));
     }
 }

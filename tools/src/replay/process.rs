@@ -18,6 +18,9 @@ pub(super) struct Nic {
     pub(super) host: Vec<u8>,
     /// Longest message of its device.
     pub(super) transfer_max: u64,
+    /// Reliability levels of its device, and those with RDMA Read.
+    pub(super) levels: VIP_RELIABILITY_LEVEL,
+    pub(super) levels_of_reads: VIP_RELIABILITY_LEVEL,
     /// Its device has IP addresses with ports.
     pub(super) is_ip: bool,
 }

@@ -74,8 +74,9 @@ impl Layer for Record {
             true => " strict",
             false => "",
         };
+        // A file with the word `ends` has a line for the end of its process.
         record.write(
-            &format!("vipl-record 1 {pid} {}{strict}\n", boot.trim()),
+            &format!("vipl-record 1 {pid} {} ends{strict}\n", boot.trim()),
             true,
         );
         Ok(record)
@@ -135,7 +136,7 @@ impl Layer for Record {
 
     fn process_ends(&self) {
         if let Ok(mut file) = self.file.try_lock() {
-            self.put(&mut file, "", true);
+            self.put(&mut file, "vipl-record end\n", true);
         }
     }
 }

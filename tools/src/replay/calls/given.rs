@@ -12,7 +12,15 @@ pub(super) fn null<T>() -> *mut T {
     std::ptr::null_mut()
 }
 
-/// An address at which no process has memory.
+/// Zeros that are read in place of what could not be read then. The library had refused the call before it looked there, or the program
+/// had ended: it does not catch faults of all pointers.
+pub(super) fn nothing<T>() -> *mut T {
+    static ZEROS: [u64; 128] = [0; 128];
+    const { assert!(size_of::<T>() <= size_of::<[u64; 128]>() && align_of::<T>() <= 8) };
+    ZEROS.as_ptr().cast_mut().cast()
+}
+
+/// An address at which no process has memory, for functions that look before they touch it.
 pub(super) fn bad<T>() -> *mut T {
     std::ptr::with_exposed_provenance_mut(BAD)
 }
@@ -21,19 +29,18 @@ pub(super) fn was_refused(call: &Call) -> bool {
     call.result == "VIP_INVALID_PARAMETER"
 }
 
-/// Where the library writes: `here`, unless the program gave NULL or a bad address, and was refused.
+/// Where the library writes: `here`, unless the program gave NULL and was refused.
 pub(super) fn output<T>(call: &Call, name: &str, here: *mut T) -> *mut T {
     match call.text(name) {
         Some("0x0") if was_refused(call) => null(),
-        Some("bad") => bad(),
         _ => here,
     }
 }
 
-/// What the library reads: `value`; NULL if the program gave that, and a bad address if it gave one.
+/// What the library reads: `value`; NULL if the program gave that, and zeros if it gave a bad address.
 pub(super) fn input<T, V>(call: &Call, name: &str, value: Option<&mut V>) -> *mut T {
     match value {
-        _ if call.text(name) == Some("bad") => bad(),
+        _ if call.text(name) == Some("bad") => nothing(),
         Some(value) => (&raw mut *value).cast(),
         None => null(),
     }
@@ -115,7 +122,7 @@ impl Address {
     ) -> Address {
         let Some((host, point)) = call.address(name) else {
             let instead = match call.text(name) {
-                Some("bad") => bad(),
+                Some("bad") => nothing(),
                 _ => null(),
             };
             return Address {
@@ -177,7 +184,8 @@ mod tests {
         assert_eq!(given(0, "LocalAddr").1, [2, 0, 1, 0, 1, 2, b'a']);
         assert_eq!(given(0, "RemoteAddr").1, [2, 0, 2, 0, 1, 2 ^ 0x55, b'b']);
         assert_eq!(given(1, "LocalAddr").1[..6], [1, 0, 1, 0, 0x0a, b'a']);
-        assert_eq!(given(1, "RemoteAddr").0, BAD);
+        let zeros: *mut u8 = nothing();
+        assert_eq!(given(1, "RemoteAddr").0, zeros.addr());
         assert_eq!(given(2, "LocalAddr").0, 0);
     }
 }

@@ -14,7 +14,7 @@ use vipl_sys::shm;
 
 use super::super::file::Call;
 use super::super::process::{Nic, Process};
-use super::given::{Address, bad, null, output, stranger, was_refused};
+use super::given::{Address, nothing, null, output, stranger, was_refused};
 use super::{Outcome, Stage, made, optional};
 
 /// Room for a name and for a document; more than there is.
@@ -121,7 +121,7 @@ fn text(call: &Call, name: &str) -> Option<CString> {
 /// The same as the program gave it.
 fn pointer(call: &Call, name: &str, text: &Option<CString>) -> *mut c_char {
     match text {
-        _ if call.text(name) == Some("bad") => bad(),
+        _ if call.text(name) == Some("bad") => nothing(),
         Some(text) => text.as_ptr().cast_mut(),
         None => null(),
     }

@@ -1,14 +1,16 @@
 //! NICs, VIs, completion queues, tags, regions and allocated memory.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use vipl_client::raw::Functions;
 use vipl_client::raw::abi::*;
 
-use super::super::file::Call;
+use super::super::file::{Call, shown};
 use super::super::process::{BAD, Nic, Process};
+use super::fit::{self, Fit};
 use super::given::{
-    EMPTY, bad, has_handler, input, mem_attributes, null, output, vi_attributes, was_refused,
+    EMPTY, bad, has_handler, input, mem_attributes, nothing, null, output, vi_attributes,
+    was_refused,
 };
 use super::{Outcome, Stage, made, optional, succeeded};
 
@@ -47,8 +49,9 @@ impl Stage<'_> {
                     let asked = self.device.filter(|_| call.result == "VIP_SUCCESS");
                     let name = asked.map(|device| device.as_bytes().to_vec()).or(recorded);
                     let name = name.map(|name| CString::new(name).unwrap_or_default());
+                    let given = name.clone();
                     let name = match (&name, call.text("DeviceName")) {
-                        (_, Some("bad")) => bad(),
+                        (_, Some("bad")) => nothing(),
                         (Some(name), _) => name.as_ptr().cast_mut(),
                         (None, _) => null(),
                     };
@@ -56,6 +59,8 @@ impl Stage<'_> {
                     let code = (f.VipOpenNic)(name, to);
                     if succeeded(code) {
                         process.add_nic(nic_then, nic_of(f, out));
+                    } else if call.result == "VIP_SUCCESS" {
+                        return Some(unopened(given.as_deref(), code));
                     }
                     made(code)
                 }
@@ -84,9 +89,10 @@ impl Stage<'_> {
                     let mut attributes = vi_attributes(process, call);
                     let send = process.handle(call.number("SendCQHandle"));
                     let receive = process.handle(call.number("RecvCQHandle"));
-                    let fit = fit(process, call, &process.nic(nic_then), attributes.as_mut());
-                    if let Fit::Not(why) = fit {
-                        return Some(Outcome::Unfit(why));
+                    let nic_now = process.nic(nic_then);
+                    let fit = fit::vi(self, process, call, &nic_now, attributes.as_mut());
+                    if let Fit::Not(what) = fit {
+                        return Some(Outcome::Unfit(what));
                     }
                     let from = input(call, "ViAttribs", attributes.as_mut());
                     let to = output(call, "ViHandle", &raw mut out);
@@ -100,9 +106,9 @@ impl Stage<'_> {
                 "VipSetViAttributes" => {
                     let mut attributes = vi_attributes(process, call);
                     let nic = process.nic_of(vi_then).1;
-                    let fit = fit(process, call, &nic, attributes.as_mut());
-                    if let Fit::Not(why) = fit {
-                        return Some(Outcome::Unfit(why));
+                    let fit = fit::vi(self, process, call, &nic, attributes.as_mut());
+                    if let Fit::Not(what) = fit {
+                        return Some(Outcome::Unfit(what));
                     }
                     let from = input(call, "ViAttribs", attributes.as_mut());
                     match optional!(f.VipSetViAttributes, vi, from) {
@@ -182,6 +188,11 @@ impl Stage<'_> {
             std::ptr::with_exposed_provenance_mut(process.memory.now(call.number(name)) as usize)
         };
         let mut attributes = mem_attributes(process, call);
+        let nic_now = process.nic(nic_then);
+        let fit = fit::region(self, call, &nic_now, attributes.as_mut());
+        if let Fit::Not(what) = fit {
+            return Some(Outcome::Unfit(what));
+        }
         let attributes = input(call, "MemAttribs", attributes.as_mut());
         let length = call.number("Length");
         // SAFETY: as the caller says.
@@ -200,7 +211,7 @@ impl Stage<'_> {
                     if succeeded(code) {
                         process.add_region(nic_then, call.number("MemoryHandle"), handle);
                     }
-                    made(code)
+                    fit.outcome(code)
                 }
                 "VipDeregisterMem" => {
                     let handle = process.region(nic_then, call.number("MemoryHandle"));
@@ -255,47 +266,11 @@ impl Stage<'_> {
 /// Why memory is not there.
 const MEMORY: &str = "it needs more memory than --memory allows";
 
-/// Whether messages of then fit to the device.
-enum Fit {
-    Yes,
-    /// Those that are sent do; the VI is made for no longer ones.
-    Smaller(String),
-    Not(String),
-}
-
-impl Fit {
-    fn outcome(self, code: i32) -> Outcome {
-        match self {
-            Fit::Smaller(note) => Outcome::Smaller(code, note),
-            _ => made(code),
-        }
-    }
-}
-
-/// Makes attributes of a VI fit to the device, which may have a smaller MaxTransferSize than that of then.
-fn fit(
-    process: &Process,
-    call: &Call,
-    nic: &Nic,
-    attributes: Option<&mut VIP_VI_ATTRIBUTES>,
-) -> Fit {
-    let (most, longest) = (nic.transfer_max, process.longest_send);
-    let Some(attributes) = attributes.filter(|_| call.result == "VIP_SUCCESS") else {
-        return Fit::Yes;
-    };
-    let then = attributes.MaxTransferSize as u64;
-    if then <= most || most == 0 {
-        return Fit::Yes;
-    }
-    if longest > most {
-        return Fit::Not(format!(
-            "this device takes messages of {most} bytes at most, and the run sends {longest}: choose another one; the rest is not made"
-        ));
-    }
-    attributes.MaxTransferSize = most as VIP_ULONG;
-    Fit::Smaller(format!(
-        "VIs with a MaxTransferSize of {then} bytes have one of {most}, the most of this device"
-    ))
+fn unopened(device: Option<&CStr>, code: i32) -> Outcome {
+    let device = device.map_or("NULL".into(), |name| name.to_string_lossy());
+    let code = VIP_RETURN::of(code).map_or_else(|| code.to_string(), |code| format!("{code:?}"));
+    let device = shown(&device);
+    Outcome::Unopened(format!("the device {device} does not open: {code}"))
 }
 
 /// A NIC with its host address.
@@ -321,6 +296,8 @@ unsafe fn nic_of(functions: &Functions, nic: VIP_NIC_HANDLE) -> Nic {
         handle: nic.expose_provenance(),
         host,
         transfer_max: attributes.MaxTransferSize as u64,
+        levels: attributes.ReliabilityLevelSupport,
+        levels_of_reads: attributes.RDMAReadSupport,
         is_ip: name.starts_with(b"ip:") || name.starts_with(b"verbs:"),
     }
 }
