@@ -1,6 +1,7 @@
 /* The plug-in `wrong`: the example with three faults that nothing notices but a test of what it does. It lies between the
- * example and the library: a wrong status (1), wrong immediate data (2), a byte that is not stored (4). Three more are worse:
- * it stops (8), it crashes (16), it leaves a process outside of its group and session (32), whose number it writes into $WRONG_PID. */
+ * example and the library: a wrong status (1), wrong immediate data (2), a byte that is not stored (4). Others are worse:
+ * it stops (8), it crashes (16), it leaves a process outside of its group and session (32), whose number it writes into $WRONG_PID.
+ * And its constructor may not return (64). */
 #ifndef FAULTS
 #define FAULTS 7
 #endif
@@ -49,6 +50,12 @@ static void leave_a_process(void)
         close(number);
     sleep(1000);
     _exit(0);
+}
+
+__attribute__((constructor)) static void construct(void)
+{
+    while (FAULTS & 64)
+        pause();
 }
 
 static void be_worse(void)

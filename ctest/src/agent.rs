@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::installed::Installed;
 use crate::library::library_dir;
+use crate::tree::Tree;
 
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,11 +27,13 @@ impl Agent {
     pub fn start_in(dir: &Path) -> io::Result<Agent> {
         let socket = dir.join("agent");
         let agent = Installed::get().map(|installed| installed.agent.clone());
+        let (name, value) = Tree::new().variable();
         let child = Command::new(agent.unwrap_or_else(|| library_dir().join("vipkad")))
             .arg("--idle-ms")
             .arg((60_000 * crate::time_factor()).to_string())
             .arg("--socket")
             .arg(&socket)
+            .env(name, value)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .process_group(0)

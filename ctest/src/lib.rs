@@ -45,6 +45,7 @@ pub use page::{Block, blocks};
 pub use run::{Finished, Limits, Run, Started, end_with_parent, start_together};
 pub use sources::product_sources;
 pub use tool::{fails_without_output, help_fits, run_tool, tool, with_library};
+pub use tree::Tree;
 
 /// How many times as fast as the kernel's the time of the tested programs passes (`vipl_sys::clock`).
 pub fn time_factor() -> u64 {

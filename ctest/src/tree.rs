@@ -3,16 +3,22 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The variable.
+/// The variable: the name of the process that made the run, a dot, and the number of the run.
 const VARIABLE: &str = "CTEST_RUN";
 /// For processes to end after SIGKILL, and for those that they started meanwhile.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// The processes of one run.
-pub(crate) struct Tree(String);
+/// The processes of one run, or of all runs of a process.
+pub struct Tree {
+    /// That process.
+    whose: String,
+    /// None: all of its runs.
+    number: Option<u64>,
+}
 
 /// A process of it.
 struct Member {
@@ -27,23 +33,55 @@ impl Tree {
     pub(crate) fn new() -> Tree {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let number = RUNS.fetch_add(1, Ordering::Relaxed);
-        Tree(format!("{}.{number}", std::process::id()))
+        Tree {
+            whose: Tree::of_this_process().to_owned(),
+            number: Some(number),
+        }
     }
 
-    /// What its first process has to have in its environment.
-    pub(crate) fn variable(&self) -> (&'static str, &str) {
-        (VARIABLE, &self.0)
+    /// A name of this process that no other one has had.
+    pub fn of_this_process() -> &'static str {
+        static NAME: OnceLock<String> = OnceLock::new();
+        NAME.get_or_init(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.map_or(0, |now| now.as_nanos());
+            format!("{}-{now}", std::process::id())
+        })
+    }
+
+    /// Of all runs of a process, and of its agents; it may have ended.
+    pub fn of(whose: &str) -> Tree {
+        Tree {
+            whose: whose.to_owned(),
+            number: None,
+        }
+    }
+
+    /// What the first process of a run has to have in its environment.
+    pub(crate) fn variable(&self) -> (&'static str, String) {
+        let number = self.number.unwrap_or(0);
+        (VARIABLE, format!("{}.{number}", self.whose))
+    }
+
+    /// Whether a process with this variable, `NAME=VALUE`, belongs to it.
+    fn has(&self, variable: &[u8]) -> bool {
+        let text = std::str::from_utf8(variable).ok();
+        let value = text.and_then(|text| text.strip_prefix(VARIABLE)?.strip_prefix('='));
+        value.is_some_and(|value| match (value.rsplit_once('.'), self.number) {
+            (Some((whose, number)), Some(own)) => whose == self.whose && number.parse() == Ok(own),
+            (Some((whose, _)), None) => whose == self.whose,
+            (None, _) => false,
+        })
     }
 
     fn members(&self) -> Vec<Member> {
-        let line = format!("{VARIABLE}={}", self.0);
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let all = pids.filter_map(|pid: libc::pid_t| {
             // Those of other users cannot be read; a zombie has none.
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let mut variables = environment.split(|byte| *byte == 0);
-            variables.find(|variable| *variable == line.as_bytes())?;
+            variables.find(|variable| self.has(variable))?;
             member(pid)
         });
         all.collect()
@@ -58,7 +96,7 @@ impl Tree {
     }
 
     /// Ends them all, also those that they start meanwhile.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let begun = Instant::now();
         loop {
             let mut alive = self.members();
@@ -109,6 +147,19 @@ mod tests {
         assert_eq!(tree.members().len(), 1);
         tree.end();
         assert!(tree.members().iter().all(|member| member.is_zombie));
+    }
+
+    #[test]
+    fn the_runs_of_one_process_are_not_those_of_another() {
+        let (one, two, all) = (Tree::new(), Tree::new(), Tree::of(Tree::of_this_process()));
+        let line = |tree: &Tree| {
+            let (name, value) = tree.variable();
+            format!("{name}={value}").into_bytes()
+        };
+        assert!(one.has(&line(&one)) && !one.has(&line(&two)));
+        assert!(all.has(&line(&one)) && all.has(&line(&two)));
+        assert!(!Tree::of("1-1").has(&line(&one)));
+        assert!(!all.has(b"CTEST_RUN=") && !all.has(b"CTEST_RUNS=1.1") && !all.has(b"\xff"));
     }
 
     #[test]

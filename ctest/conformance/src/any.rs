@@ -12,9 +12,10 @@ use clap::Parser;
 use serde_json::{Value, json};
 use vipl_cli::{Generate, output};
 use vipl_client::Library;
-use vipl_ctest::{Installed, Run};
+use vipl_ctest::Installed;
 
 use crate::class::Class;
+use crate::keeper::{self, Kept};
 use crate::page::{self, Column};
 use crate::plan::{self, Planned, RUST_TESTS};
 use crate::provider::{ALL, NONE, ONE_WAY, Provider, UNMAPPING};
@@ -57,7 +58,8 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
 
-    /// A run of which no process does anything for so many seconds is ended, and has failed
+    /// A run of which no process does anything for so many seconds is ended, and has failed; so is a plug-in that does not
+    /// say what it can do
     #[arg(long, value_name = "SECONDS", default_value_t = run::IDLE.as_secs())]
     patience: u64,
 
@@ -92,6 +94,9 @@ struct Options {
 /// Runs `vip_conform`.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(code) = keeper::keep() {
+        return code;
+    }
     let options = match output::parse::<Options>() {
         Ok(options) => options,
         Err(code) => return code,
@@ -131,14 +136,18 @@ pub fn main() -> ExitCode {
 /// What is printed, and whether all is well.
 fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
     installed(options)?.use_it();
-    // In a folder of its own, so that nothing else that lies beside it is loaded.
-    let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
     let own = fs::canonicalize(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let name = file.file_name().unwrap_or_default();
     fits(&own, &name.to_string_lossy()).map_err(|why| format!("{}: {why}", file.display()))?;
-    let link = folder.path().join(name);
-    symlink(&own, &link).map_err(|error| format!("{}: {error}", link.display()))?;
-    let answer = ask(&link, folder.path(), &options.device)?;
+    let kept = Kept::new("vip_conform").map_err(|error| format!("a folder: {error}"))?;
+    // In a folder of its own, so that nothing else that lies beside it is loaded.
+    let plugins = kept.folder().join("plugins");
+    let link = plugins.join(name);
+    fs::create_dir(&plugins)
+        .and_then(|()| symlink(&own, &link))
+        .map_err(|error| format!("{}: {error}", link.display()))?;
+    let patience = Duration::from_secs(options.patience);
+    let answer = probe::ask(&link, &options.device, patience)?;
     let provider = provider(&answer, options.pins);
     let runs = plan::runs(&[provider], &[Class::Own]);
     let able = able(options, &runs)?;
@@ -158,8 +167,9 @@ fn conform(options: &Options, file: &Path) -> Result<(String, bool), String> {
     };
     let ways = Ways {
         jobs: options.jobs,
-        plugins: folder.path().as_os_str(),
-        idle: Duration::from_secs(options.patience),
+        folder: kept.folder(),
+        plugins: plugins.as_os_str(),
+        idle: patience,
         layers: "",
     };
     let outcomes = run::all(&able, &ways, &say);
@@ -277,38 +287,6 @@ fn installed(options: &Options) -> Result<Installed, String> {
         library,
         programs,
     })
-}
-
-/// Asks the plug-in what it can do.
-fn ask(file: &Path, folder: &Path, device: &str) -> Result<Value, String> {
-    let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let library = vipl_ctest::library_dir().join("libvipl.so.1");
-    let finished = Run::compatible(own)
-        .env("VIPL_LIBRARY", library)
-        .env("VIPL_PLUGIN_PATH", folder)
-        .env("VIPL_AGENT", "off")
-        .arg("--probe")
-        .arg("--plugin")
-        .arg(file)
-        .arg("--device")
-        .arg(device)
-        .finish();
-    let answer = finished
-        .stdout
-        .lines()
-        .find_map(|line| serde_json::from_str::<Value>(line).ok());
-    let said = finished.stderr.trim();
-    match answer {
-        Some(answer) => match answer["error"].as_str() {
-            Some(error) => Err(format!("{error}\n{said}").trim_end().to_owned()),
-            None => Ok(answer),
-        },
-        None if finished.timed_out => Err(format!("the plug-in does not answer\n{said}")),
-        None => Err(format!(
-            "asking the plug-in ended with {}\n{said}",
-            finished.status
-        )),
-    }
 }
 
 /// A provider like those of the table, for as long as this process lives.

@@ -4,7 +4,7 @@
 //! Both processes live on the first host, where peers meet in shared memory, or one on each, where every
 //! message goes through the cable. Nothing is shared with other runs, so several can go on at once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use vipl_ctest::{Agent as OwnAgent, Run};
@@ -30,10 +30,10 @@ enum Agents {
 }
 
 impl Ground {
-    /// For this run; the error says what could not be made.
-    pub(crate) fn new(run: &Planned) -> Result<Ground, String> {
+    /// For this run, in a folder of its own in this one; the error says what could not be made.
+    pub(crate) fn new(run: &Planned, folder: &Path) -> Result<Ground, String> {
         let failed = |what| move |error| format!("{what}: {error}");
-        let dir = tempfile::tempdir().map_err(failed("a folder"))?;
+        let dir = tempfile::tempdir_in(folder).map_err(failed("a folder"))?;
         std::fs::write(dir.path().join("hosts"), "").map_err(failed("a table of hosts"))?;
         let hosts = match run.provider.on_interface {
             true => Some(Namespaces::pair()?),

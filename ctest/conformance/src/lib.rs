@@ -15,6 +15,7 @@ mod assertions;
 mod check;
 mod class;
 mod ground;
+mod keeper;
 mod page;
 mod plan;
 mod probe;

@@ -10,8 +10,15 @@ use vipl_client::{
     Access, Buffer, Code, Descriptor, Error, Library, Nic, Ptag, Region, Reliability, Request, Vi,
     ViOptions,
 };
+use vipl_ctest::{Limits, Run};
 
 use crate::provider::{Abilities, DISCOVERY, NO_READ, NONE, RD, READ, RR, U, WRITE};
+use crate::run;
+
+/// After this time it is said that the plug-in has not answered yet.
+const WORD: Duration = Duration::from_secs(5);
+/// Processor time of all that asks it; it takes milliseconds.
+const ASKING: Duration = Duration::from_secs(60);
 
 /// How long each step may take.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
@@ -48,6 +55,59 @@ pub(crate) fn print(file: &Path, argument: &str) -> Result<Value, String> {
         "write": writes(&nic).map_err(|error| format!("{device}: {error}"))?,
         "discovery": discovers(&nic).map_err(|error| format!("{device}: {error}"))?,
     }))
+}
+
+/// Asks the plug-in what it can do; `file` is the only one in its folder.
+pub(crate) fn ask(file: &Path, argument: &str, patience: Duration) -> Result<Value, String> {
+    let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let library = vipl_ctest::library_dir().join("libvipl.so.1");
+    let limits = Limits {
+        processor_time: ASKING,
+        idle: patience,
+    };
+    let mut started = Run::compatible(own)
+        .seconds(run::WATCHDOG_SECONDS)
+        .limits(limits)
+        .env("VIPL_LIBRARY", library)
+        .env("VIPL_PLUGIN_PATH", file.parent().unwrap_or(file))
+        .env("VIPL_AGENT", "off")
+        .arg("--probe")
+        .arg("--plugin")
+        .arg(file)
+        .arg("--device")
+        .arg(argument)
+        .start();
+    let word = WORD.min(patience);
+    if run::outlasts(&mut started, word) {
+        eprintln!(
+            "{} ... has not said after {} s what it can do: a constructor, init or a first call has not returned; it is ended when nothing has been done for {} s",
+            file.file_name().unwrap_or_default().display(),
+            word.as_secs(),
+            patience.as_secs()
+        );
+    }
+    let finished = started.finish();
+    let answer = finished
+        .stdout
+        .lines()
+        .find_map(|line| serde_json::from_str::<Value>(line).ok());
+    let said = finished.stderr.trim();
+    match answer {
+        Some(answer) => match answer["error"].as_str() {
+            Some(error) => Err(format!("{error}\n{said}").trim_end().to_owned()),
+            None => Ok(answer),
+        },
+        None if finished.timed_out => {
+            let why = finished.complaint().unwrap_or_default();
+            Err(format!(
+                "the plug-in does not answer; asking it {why}\n{said}"
+            ))
+        }
+        None => Err(format!(
+            "asking the plug-in ended with {}\n{said}",
+            finished.status
+        )),
+    }
 }
 
 /// The abilities in an answer of [`print`].

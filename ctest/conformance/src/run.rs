@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Limits, Run, library_dir, profile, work_dir};
+use vipl_ctest::{Limits, Run, Started, library_dir, profile, work_dir};
 
 use crate::assertions::ids_in;
 use crate::class::Class;
@@ -18,7 +18,7 @@ use crate::plan::{ENTRIES, Form, Mode, Planned, RustTest};
 use crate::program;
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
-const WATCHDOG_SECONDS: u64 = 900;
+pub(crate) const WATCHDOG_SECONDS: u64 = 900;
 /// So is one that uses more processor time than any by far.
 const PROCESSOR_TIME: Duration = Duration::from_secs(300);
 /// And one of which no process does anything for longer than the programs wait for what is certain to happen, 80 seconds.
@@ -57,17 +57,14 @@ fn attempt(
         unstable: None,
         time: Duration::ZERO,
     };
-    let ground = match Ground::new(run) {
+    let ground = match Ground::new(run, ways.folder) {
         Ok(ground) => ground,
         Err(error) => return (outcome, Some(error)),
     };
     let mut started = ground.place(run, command(run, ways, &ground)).start();
     // Whether it does anything is looked at from then on.
     let word = WORD.min(ways.idle);
-    while started.is_running() && begun.elapsed() < word {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    if started.is_running() {
+    if outlasts(&mut started, word) {
         let (seconds, idle) = (word.as_secs(), ways.idle.as_secs());
         say(&format!(
             "run {run} ... has not ended after {seconds} s; it is ended when it has done nothing for {idle} s, or after {WATCHDOG_SECONDS} s"
@@ -95,6 +92,15 @@ fn attempt(
         .or_else(|| (!missing.is_empty()).then(|| format!("did not report {}", missing.join(" "))));
     let failure = complaint.map(|complaint| finished.report(&complaint));
     (outcome, failure)
+}
+
+/// Whether it has not ended after this time; waits for either.
+pub(crate) fn outlasts(started: &mut Started, time: Duration) -> bool {
+    let begun = Instant::now();
+    while started.is_running() && begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    started.is_running()
 }
 
 /// The command of a run.
@@ -179,6 +185,8 @@ fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
 pub(crate) struct Ways<'a> {
     /// How many at a time.
     pub(crate) jobs: usize,
+    /// Where each run has a folder of its own.
+    pub(crate) folder: &'a Path,
     /// The path to plug-ins.
     pub(crate) plugins: &'a OsStr,
     /// How long one may do nothing.

@@ -9,6 +9,7 @@ use clap::Parser;
 use vipl_ctest::{Build, find_tool};
 
 use crate::class::Class;
+use crate::keeper::{self, Kept};
 use crate::plan::{self, RUST_TESTS, RustTest};
 use crate::provider::{self, PROVIDERS, Provider};
 use crate::{assertions, check, page, report, results, run, verdict};
@@ -71,6 +72,9 @@ struct Options {
 /// Runs the suite as its command line says.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(code) = keeper::keep() {
+        return code;
+    }
     match suite(&Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -131,13 +135,16 @@ fn suite(options: &Options) -> Result<bool, String> {
     if options.compile {
         return Ok(complaints.is_empty());
     }
+    let kept = Kept::new("conformance").map_err(|error| format!("a folder: {error}"))?;
     let ways = run::Ways {
         jobs: options.jobs,
+        folder: kept.folder(),
         plugins: &plugins,
         idle: run::IDLE,
         layers: &options.layers,
     };
     let outcomes = run::all(&able, &ways, &|line| println!("{line}"));
+    drop(kept);
     if options.verbose {
         for outcome in &outcomes {
             let shown: Vec<&str> = outcome.shown.iter().map(String::as_str).collect();

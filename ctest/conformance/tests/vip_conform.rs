@@ -1,12 +1,17 @@
 //! `vip_conform` as it is installed: on plug-ins that are right, on one with three faults, and on files that are none.
 
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vipl_ctest::{Program, example_in_rust, help_fits, library_dir, source, tool};
 
 const CONFORM: &str = env!("CARGO_BIN_EXE_vip_conform");
+
+/// For what is certain to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What both examples can do, as in the table of `cargo xtask conformance`.
 const OF_EXAMPLE: &str = "Reliable Delivery, autodiscovery, a device without RDMA Read, memory that may be unmapped while it \
@@ -19,6 +24,15 @@ fn programs(names: &[&str]) -> TempDir {
         vipl_ctest::install_program(name, library_dir(), &folder.path().join(name));
     }
     folder
+}
+
+/// The plug-in with these faults, compiled.
+fn wrong(folder: &Path, faults: u32) -> PathBuf {
+    let program = Program::new(source("badplugins/wrong.c"))
+        .flag("-O2")
+        .shared();
+    let program = program.flag(format!("-DFAULTS={faults}"));
+    program.build(&folder.join("libvipl_wrong.so"))
 }
 
 /// A plug-in in C, compiled.
@@ -77,11 +91,7 @@ fn three_faults_are_found() {
     assert!(runs.ends_with(" runs, 0 failed"), "{text}");
 
     let found = |faults: u32| {
-        let program = Program::new(source("badplugins/wrong.c"))
-            .flag("-O2")
-            .shared();
-        let program = program.flag(format!("-DFAULTS={faults}"));
-        let wrong = program.build(&folder.path().join("libvipl_wrong.so"));
+        let wrong = wrong(folder.path(), faults);
         let (output, text, said) = conform(folder.path(), &wrong, &choice);
         assert_eq!(
             output.status.code(),
@@ -107,13 +117,9 @@ fn plugins_that_stop_crash_or_leave_processes() {
         (16, "xfer_strict_two_RD"),
         (32, ""),
     ] {
-        let program = Program::new(source("badplugins/wrong.c"))
-            .flag("-O2")
-            .shared();
-        let program = program.flag(format!("-DFAULTS={fault}"));
-        let wrong = program.build(&folder.path().join("libvipl_wrong.so"));
-        // Only the one that stops; on a busy machine a good one, too, may do nothing for two seconds.
-        let patience = if fault == 8 { "2" } else { "60" };
+        let wrong = wrong(folder.path(), fault);
+        // Only the one that stops; on a busy machine a good one, too, may do nothing for some seconds.
+        let patience = if fault == 8 { "5" } else { "60" };
         let mut command = tool(CONFORM, &["--filter", "xfer_strict_two"]);
         let command = command.args(["--patience", patience]);
         let command = command.arg("--plugin").arg(&wrong);
@@ -135,6 +141,84 @@ fn plugins_that_stop_crash_or_leave_processes() {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     let runs = stat.is_ok_and(|stat| !stat.contains(") Z"));
     assert!(!runs, "process {pid} is left");
+}
+
+/// The processes with this variable in their environment that have not ended, and what they are.
+fn having(variable: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let having = processes.filter_map(|process| {
+        let environment = std::fs::read(process.path().join("environ")).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find(|one| *one == variable.as_bytes())?;
+        let command = std::fs::read(process.path().join("cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        Some(format!("{:?} {command}", process.file_name()))
+    });
+    having.collect()
+}
+
+/// However it is ended: no process of it is left, and no file.
+#[test]
+fn nothing_outlives_one_that_is_ended() {
+    let folder = programs(&["xfer"]);
+    let wrong = wrong(folder.path(), 8 | 32);
+    for is_killed in [false, true] {
+        let files = tempfile::tempdir().expect("a folder");
+        let pid = folder.path().join(format!("pid{is_killed}"));
+        let mut command = tool(CONFORM, &["--filter", "xfer_strict_two"]);
+        let command = command.arg("--plugin").arg(&wrong);
+        let command = command.arg("--programs").arg(folder.path());
+        let mut conform = command
+            .env("TMPDIR", files.path())
+            .env("WRONG_PID", &pid)
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .expect("vip_conform");
+        let variable = format!("TMPDIR={}", files.path().display());
+        let left = || std::fs::read_dir(files.path()).expect("a folder").count();
+        let begun = Instant::now();
+        // A process that has left its group and its session, and is still there.
+        while std::fs::read(&pid).is_ok_and(|number| number.is_empty()) || !pid.exists() {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", having(&variable));
+            assert_eq!(conform.try_wait().expect("vip_conform"), None);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let agents = having(&variable);
+        let agents = agents.iter().filter(|one| one.contains("vipkad"));
+        assert!(agents.count() > 0 && left() > 0);
+        if is_killed {
+            conform.kill().expect("SIGKILL");
+        } else {
+            // As Ctrl-C: the whole group gets it.
+            let line = format!("kill -s TERM -- -{}", conform.id());
+            let status = Command::new("sh").args(["-c", &line]).status();
+            assert!(status.expect("sh").success());
+        }
+        let signal = conform.wait().expect("vip_conform").signal();
+        assert_eq!(signal, Some(if is_killed { 9 } else { 15 }));
+        let begun = Instant::now();
+        while !having(&variable).is_empty() || left() > 0 {
+            let context = format!("{:?}, {} files", having(&variable), left());
+            assert!(begun.elapsed() < PATIENCE, "{context}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// It is said what is waited for, and the patience that was asked for counts.
+#[test]
+fn a_constructor_that_does_not_return() {
+    let folder = programs(&[]);
+    let wrong = wrong(folder.path(), 64);
+    let (output, text, said) = conform(folder.path(), &wrong, &["--patience", "2"]);
+    assert_eq!(output.status.code(), Some(2), "{text}{said}");
+    assert!(
+        said.contains("libvipl_wrong.so ... has not said after 2 s what it can do: a constructor"),
+        "{said}"
+    );
+    let why = "the plug-in does not answer; asking it was ended by the watchdog, since none of its processes did anything for ";
+    assert!(said.contains(why), "{said}");
 }
 
 /// What cannot be tested gives a reason and another exit code.
