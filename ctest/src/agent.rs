@@ -50,6 +50,17 @@ impl Agent {
         Ok(agent)
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops it, as SIGSTOP does.
+    pub fn stop(&self) {
+        // SAFETY: no memory is involved; the child has not been waited for, so the number is its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGSTOP) };
+    }
+
     /// What `VIPL_AGENT` has to be for programs to use it.
     pub fn socket(&self) -> &Path {
         &self.socket

@@ -9,12 +9,14 @@
 //!   control, request, rendezvous, session, server  two processes that do something together
 //!   pingpong, blocks, arena, placement     measuring
 //!   replay                    a recorded run, again
+//!   answering                 whether the Kernel Agent answers
 //!   why                       what keeps a device from working, or slows it
 //!   size, stats, patience, report, host, options, pin   helpers
 //! ```
 //!
 //! `unsafe` is confined to `sys`, `arena`, `nic`, `region`, `descriptor`, `endpoint`, `cq` and `replay::calls`.
 
+pub mod answering;
 pub mod arena;
 pub mod blocks;
 pub mod control;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -115,6 +115,50 @@ const COPIED: i32 = libc::ECANCELED;
 pub fn process_handle(process: u32) -> std::io::Result<OwnedFd> {
     // SAFETY: plain arguments; the descriptor is new and has no other owner.
     unsafe { vipl_sys::fd::made(libc::syscall(libc::SYS_pidfd_open, process, 0) as RawFd) }
+}
+
+/// The process at the other end of a local connection that has messages (SOCK_SEQPACKET); a tool that has opened no device
+/// has at most that to the Kernel Agent.
+#[must_use]
+pub fn sequenced_peer() -> Option<u32> {
+    use nix::sys::socket::{SockType, getsockopt, sockopt};
+    let own = std::process::id();
+    let files = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let mut numbers = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    numbers.find_map(|number: RawFd| {
+        // SAFETY: used within this call only; if it is closed meanwhile, or another file, that is an answer, too.
+        let socket = unsafe { BorrowedFd::borrow_raw(number) };
+        let kind = getsockopt(&socket, sockopt::SockType).ok()?;
+        let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
+        let peer = u32::try_from(peer.pid()).ok()?;
+        (kind == SockType::SeqPacket && peer != 0 && peer != own).then_some(peer)
+    })
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is not there, or the system does not say.
+    Unknown,
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// Anything else.
+    Going,
+}
+
+/// What a process does.
+#[must_use]
+pub fn state(process: u32) -> State {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // After the name, which may hold anything.
+    match stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next())
+    {
+        None => State::Unknown,
+        Some('T' | 't') => State::Stopped,
+        Some(_) => State::Going,
+    }
 }
 
 /// An anonymous file that can grow, made as the library makes those of its connections.

@@ -50,7 +50,10 @@ fn one_line_says_what_ethernet_needs() {
     // The one with an IP address is reached over UDP.
     assert_eq!(stdout.matches("cannot be opened").count(), 2, "{context}");
     assert!(stdout.contains("ip:eth0"), "{context}");
-    assert_eq!(stderr.lines().count(), 1, "{context}");
+    // On a busy machine the agent may take a second to start.
+    let waits = |line: &&str| line.starts_with("vipinfo: waiting for ");
+    let lines = stderr.lines().filter(|line| !waits(line)).count();
+    assert_eq!(lines, 1, "{context}");
     assert!(
         stderr.contains("`vipkad --system`, started by root"),
         "{context}"

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use serde_json::Value;
-use vipl_ctest::{end_with_parent, fails_without_output, tool, with_library};
+use vipl_ctest::{Agent, end_with_parent, fails_without_output, tool, with_library};
 use vipl_netns::{Apart, INTERFACE, Namespaces};
 
 const INFO: &str = env!("CARGO_BIN_EXE_vipinfo");
@@ -108,6 +108,62 @@ fn answers_fit_the_terminal() {
 #[test]
 fn no_output_at_all_is_an_error() {
     fails_without_output(INFO, &["--why"]);
+}
+
+/// A stopped agent is named, and what needs it is left out and said: one wait in all, not one for each call.
+#[test]
+fn a_stopped_agent_is_asked_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let agent = Agent::start_in(folder.path()).expect("an agent");
+    let socket = agent.socket().to_string_lossy().into_owned();
+    let asked = |arguments: &[&str]| {
+        let mut command = tool(INFO, arguments);
+        let output = command.env("VIPL_AGENT", &socket).output();
+        let output = output.expect("vipinfo");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text, said)
+    };
+    let (code, text, said) = asked(&["-m", "via_lo"]);
+    assert_eq!(code, Some(0), "{text}{said}");
+
+    let process = agent.process();
+    agent.stop();
+    let waits = format!("vipinfo: waiting for the Kernel Agent, process {process} (");
+    let resumes = format!("`kill -CONT {process}` resumes it");
+    let (code, text, said) = asked(&["--json", "--why", "via_lo", "127.0.0.1"]);
+    let answer: Value = serde_json::from_str(&text).expect("an answer");
+    assert_eq!(code, Some(1), "{answer}");
+    let silent = finding(&answer, "no-agent").unwrap_or_else(|| panic!("{answer}"));
+    assert!(silent["found"].to_string().contains(&resumes), "{silent}");
+    assert!(
+        silent["mend"].to_string().contains("kill -CONT"),
+        "{silent}"
+    );
+    let device = finding(&answer, "device").unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(device["verdict"], "unknown", "{device}");
+    assert!(
+        device["found"].to_string().contains("not looked at"),
+        "{device}"
+    );
+    // What does not need the agent.
+    assert!(finding(&answer, "system calls").is_some(), "{answer}");
+    assert!(said.contains(&waits), "{said}");
+
+    for arguments in [&["-v"][..], &["-d", "sim:"], &["-m", "via_lo"]] {
+        let (code, text, said) = asked(arguments);
+        assert_eq!((code, &*text), (Some(1), ""), "{said}");
+        assert!(said.contains(&waits) && said.contains(&resumes), "{said}");
+        let rest = "Devices are not looked at, since the agent does not answer";
+        assert!(said.contains(rest), "{said}");
+        // Nothing else was asked, or it would have been said.
+        assert_eq!(said.lines().count(), 2, "{said}");
+    }
+    // No agent is needed for these.
+    let (code, text, said) = asked(&["-m", "sim:"]);
+    assert_eq!((code, &*said), (Some(0), ""), "{text}");
+    let (code, text, said) = asked(&["-e"]);
+    assert_eq!((code, &*said), (Some(0), ""), "{text}");
 }
 
 /// Another host: first nothing listens there, then its agent answers; then a rule of this host's firewall drops what

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use vipl_cli::{Generate, output};
 use vipl_client::{Attributes, Library};
 use vipl_sys::rdma;
+use vipl_tools::answering::{self, Answer};
 use vipl_tools::nic::{self, Nic};
 use vipl_tools::report::{self, Table};
 use vipl_tools::{Error, Result};
@@ -82,6 +83,16 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, vipl: &'static Library) -> Result<String> {
+    // What is named with its plug-in is looked up without the agent, as settings are.
+    let asks = match &*options.map {
+        [] => !options.settings,
+        names => names.iter().any(|name| !name.contains(':')),
+    };
+    if asks && let Answer::Silent(why) = answering::ask(vipl, "vipinfo") {
+        return Err(Error::Usage(format!(
+            "the Kernel Agent does not answer: {why}. Devices are not looked at, since the agent does not answer"
+        )));
+    }
     if !options.map.is_empty() {
         return show_map(options, vipl);
     }

@@ -6,6 +6,7 @@ use vipl_client::Library;
 use super::log::Log;
 use super::page::Page;
 use super::{Finding, Kind};
+use crate::answering::{self, Answer};
 use crate::nic::{Nic, address_text};
 use crate::{Result, host};
 
@@ -45,7 +46,14 @@ pub(super) fn check(device: &str, page: &mut Page) -> Result<Option<Device>> {
     let lines = log.lines();
     let settings = lines.into_iter().filter(|line| line.subsystem != "plugin");
     page.add(settings.map(super::log::finding).collect())?;
-    page.add(agent(vipl, &version, &log))?;
+    match agent(vipl, &version, &log) {
+        Ok(found) => page.add(found)?,
+        Err(silent) => {
+            let why = "not looked at, nor the network behind it, since the agent does not answer";
+            page.add(vec![silent, Finding::unknown("device", why)])?;
+            return Ok(None);
+        }
+    }
     device_of(vipl, device, log, page)
 }
 
@@ -76,20 +84,29 @@ fn plugins(vipl: &Library) -> Vec<Finding> {
     found
 }
 
-/// Which agent serves, and how much of it is left. It is started if there is none, as a program does.
-fn agent(vipl: &Library, version: &Value, log: &Log) -> Vec<Finding> {
+/// Which agent serves, and how much of it is left. It is started if there is none, as a program does. The error is that it
+/// does not answer.
+fn agent(
+    vipl: &'static Library,
+    version: &Value,
+    log: &Log,
+) -> std::result::Result<Vec<Finding>, Finding> {
     if version["agent"] == "off" {
-        return vec![
+        return Ok(vec![
             Kind::PrivateAgent
                 .found("VIPL_AGENT=off")
                 .mended_by("unset VIPL_AGENT (and `agent` in vipl.conf)"),
-        ];
+        ]);
     }
-    let answer = host::describe(vipl, "budgets");
+    let answer = answering::ask(vipl, "vipinfo");
     let said = log.why();
-    let Some(budgets) = answer else {
-        let why = said.unwrap_or_else(|| "none answers".to_owned());
-        return vec![no_agent(why)];
+    let budgets = match answer {
+        Answer::Given(Some(budgets)) => budgets,
+        Answer::Given(None) => {
+            let why = said.unwrap_or_else(|| "none answers".to_owned());
+            return Ok(vec![no_agent(why)]);
+        }
+        Answer::Silent(why) => return Err(no_agent(said.unwrap_or(why))),
     };
     let of = |budget: &Value| {
         let number = |name: &str| budget[name].as_u64().unwrap_or(0);
@@ -122,7 +139,7 @@ fn agent(vipl: &Library, version: &Value, log: &Log) -> Vec<Finding> {
         )),
         _ => found.extend(full),
     }
-    found
+    Ok(found)
 }
 
 fn no_agent(why: String) -> Finding {
