@@ -407,8 +407,10 @@ pub struct Sampled {
     pub latency_sum: Word,
     /// How many sends took a time of each range ([`latency_range`]) from the post to the completion.
     pub latency: [Word; LATENCIES],
+    /// The monotonic time of the latest sample, in nanoseconds; 0: none, or the process is older than this field.
+    pub latest: Word,
     /// 0.
-    pub reserved: Bytes<120>,
+    pub reserved: Bytes<112>,
 }
 
 /// Shifts of the first and last octave of times that have ranges of their own: from 32 ns to 4.3 s.
@@ -447,8 +449,8 @@ impl Sampled {
 
     /// Empties the record for a new VI.
     pub fn clear(&self) {
-        self.latency_sum.set(0_u64);
         let words = self.bytes.iter().chain(&self.latency);
+        let words = words.chain([&self.latency_sum, &self.latest]);
         words.for_each(|word| word.set(0_u64));
     }
 }

@@ -218,6 +218,8 @@ pub struct Sampled {
     pub latency_sum: u64,
     /// Sends of each [`layout::latency_range`].
     pub latency: [u64; LATENCIES],
+    /// The time of the latest sample; 0: unknown.
+    pub latest: u64,
 }
 
 impl Default for Sampled {
@@ -226,6 +228,7 @@ impl Default for Sampled {
             bytes: [0; 2],
             latency_sum: 0,
             latency: [0; LATENCIES],
+            latest: 0,
         }
     }
 }
@@ -244,6 +247,7 @@ impl Sampled {
             bytes: [0, 1].map(|queue| more(self.bytes[queue], earlier.bytes[queue])),
             latency_sum: more(self.latency_sum, earlier.latency_sum),
             latency: std::array::from_fn(|range| more(self.latency[range], earlier.latency[range])),
+            latest: self.latest,
         }
     }
 
@@ -254,6 +258,7 @@ impl Sampled {
             *sum = sum.wrapping_add(*more);
         }
         self.latency_sum = self.latency_sum.wrapping_add(other.latency_sum);
+        self.latest = self.latest.max(other.latest);
     }
 
     /// The time, in nanoseconds, within which this share of the sends completed; in its range as if they were spread evenly.
@@ -634,6 +639,7 @@ fn sampled(source: &(impl Source + ?Sized), slot: usize) -> io::Result<Sampled> 
         bytes: [0, 1].map(|queue| word(offset_of!(layout::Sampled, bytes), queue)),
         latency_sum: record.word(offset_of!(layout::Sampled, latency_sum)),
         latency: std::array::from_fn(|range| word(offset_of!(layout::Sampled, latency), range)),
+        latest: record.word(offset_of!(layout::Sampled, latest)),
     })
 }
 

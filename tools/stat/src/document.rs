@@ -10,6 +10,7 @@ use vipl_pages::read::{Counted, Event, Posted, Sampled, Vi};
 use vipl_sys::text::lines;
 use vipl_tools::{Error, Result};
 
+use crate::end::Sign;
 use crate::model::{ADDRESS_IP, Model, NicNow, ProcessNow, ViNow};
 use crate::words;
 
@@ -135,6 +136,15 @@ fn process<'a>(model: &'a Model, process: &'a ProcessNow) -> impl Serialize + 'a
         "age_s": model.time.saturating_sub(about.opened) / 1_000_000_000,
         "last_seen_s": model.time.saturating_sub(about.clock) / 1_000_000_000,
         "called_exit": about.ended != 0,
+        "end": process.end.map(|end| json!({
+            "time_ns": end.time,
+            "ago_ns": model.time.saturating_sub(end.time),
+            "known_by": match end.sign {
+                Sign::Exit => "exit",
+                Sign::Peer(_) => "peer",
+                Sign::Latest => "last sign",
+            },
+        })),
         "keeps_descriptors": about.has_flights,
         "vis_left_out": about.vis_left_out,
         "nics": nics.collect::<Value>(),
@@ -200,6 +210,7 @@ fn vi(model: &Model, vi: &ViNow, page: Vi) -> impl Serialize {
             "received_bytes": rates.received_bytes,
         })),
         "send_time_ns": send_time(&vi.sampled),
+        "latest_sample_ns": page.sampled.as_ref().map(|sampled| sampled.latest),
         "events": page.events.iter().map(event).collect::<Value>(),
         "descriptors": null,
     });

@@ -97,6 +97,7 @@ impl Filter {
             nics,
             vis,
             sums: process.sums.clone(),
+            end: process.end,
         })
     }
 

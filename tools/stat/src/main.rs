@@ -1,6 +1,7 @@
 //! `vipstat`: what the processes of a host do with VIPL, from the pages that they publish.
 
 mod document;
+mod end;
 mod filter;
 mod find;
 mod links;
@@ -12,6 +13,7 @@ mod surroundings;
 mod view;
 mod words;
 
+use std::cmp::Reverse;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +27,7 @@ use vipl_tools::{Error, Result, report};
 
 use crate::filter::Filter;
 use crate::find::Places;
-use crate::model::{Model, Sampler};
+use crate::model::{Model, ProcessNow, Sampler};
 use crate::surroundings::Surroundings;
 
 /// Shows what the processes of this host do with VIPL: NICs, VIs, completion queues, memory, errors. It reads what each process
@@ -116,15 +118,15 @@ fn run(options: &Options) -> Result<String> {
     let mut sampler = Sampler::new(places);
     let filter = Filter::new(&options.filter);
     if let Some(pid) = options.last {
-        let model = ended(&mut sampler, pid.or(options.pid), &filter)?;
+        let (model, others) = ended(&mut sampler, pid.or(options.pid), &filter)?;
         if options.json {
             return document::print(&model).map(|()| String::new());
         }
-        return Ok(once::last(&model, width()));
+        return Ok(once::last(&model, &others, width()));
     }
     if let Some(address) = options.prometheus {
         let served = prometheus::serve(address, || {
-            let mut model = sampler.look(now_ns(), true)?;
+            let mut model = sampler.look(now_ns())?;
             options.keep(&mut model);
             Ok(filter.of(&model).into_owned())
         });
@@ -162,7 +164,7 @@ fn run(options: &Options) -> Result<String> {
 }
 
 fn look(sampler: &mut Sampler, options: &Options) -> Result<Model> {
-    let model = sampler.look(now_ns(), true);
+    let model = sampler.look(now_ns());
     let mut model = model.map_err(|error| Error::io("cannot read the folder", error))?;
     options.keep(&mut model);
     Ok(model)
@@ -177,29 +179,51 @@ impl Options {
     }
 }
 
-/// The process that ended last, of those that the filter finds, or the one with this number.
-fn ended(sampler: &mut Sampler, pid: Option<u64>, filter: &Filter) -> Result<Model> {
-    let model = sampler.look(now_ns(), false);
-    let model = model.map_err(|error| Error::io("cannot read the folder", error))?;
-    let mut model = filter.of(&model).into_owned();
-    model
-        .processes
-        .retain(|process| pid.is_none_or(|pid| process.seen.pid == pid));
-    let latest = model
-        .processes
-        .iter()
-        .map(|process| process.seen.pages.process.clock)
-        .max();
-    model
-        .processes
-        .retain(|process| Some(process.seen.pages.process.clock) == latest);
-    if model.processes.is_empty() {
-        return Err(Error::Usage(
-            "no process has left its pages: one that has closed its NICs leaves none, and those of the latest eight are kept"
-                .to_owned(),
-        ));
+/// The process that ended last, of those that the filter finds, or the one with this number; and the others that have ended, the
+/// latest first.
+fn ended(
+    sampler: &mut Sampler,
+    pid: Option<u64>,
+    filter: &Filter,
+) -> Result<(Model, Vec<ProcessNow>)> {
+    let model = sampler.all(now_ns());
+    let all = model.map_err(|error| Error::io("cannot read the folder", error))?;
+    let mut model = filter.of(&all).into_owned();
+    let mut ended = std::mem::take(&mut model.processes);
+    ended.retain(|process| process.end.is_some());
+    ended.sort_by_key(|process| Reverse(process.end.map(|end| end.time)));
+    let is_it = |process: &ProcessNow| pid.is_none_or(|pid| process.seen.pid == pid);
+    let Some(place) = ended.iter().position(is_it) else {
+        return Err(Error::Usage(nothing_left(pid, &ended, &all)));
+    };
+    model.processes = vec![ended.remove(place)];
+    Ok((model, ended))
+}
+
+/// Why there is no process to show.
+fn nothing_left(pid: Option<u64>, ended: &[ProcessNow], all: &Model) -> String {
+    const WHY: &str =
+        "one that has closed its NICs leaves none, and those of the latest eight are kept";
+    let mut all = all.processes.iter();
+    let Some(pid) = pid else {
+        return match all.any(|process| process.end.is_some()) {
+            true => "the filter finds no process that has left its pages".to_owned(),
+            false => format!("no process has left its pages: {WHY}"),
+        };
+    };
+    if all.any(|process| process.seen.pid == pid && process.seen.runs) {
+        return format!("process {pid} has not ended; vipstat --pid {pid} shows it");
     }
-    Ok(model)
+    let name = |process: &ProcessNow| {
+        let program = words::program(&process.seen.pages.process.program);
+        format!("{} {program}", process.seen.pid)
+    };
+    let others: Vec<String> = ended.iter().map(name).collect();
+    let others = match others.is_empty() {
+        true => "there are none".to_owned(),
+        false => format!("there are those of {}", others.join(", ")),
+    };
+    format!("no pages of process {pid}: {WHY}; {others}")
 }
 
 /// The width of the terminal; without one, that of `COLUMNS`, or no limit.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use vipl_pages::read::{Nic, Sampled, Vi};
 
+use crate::end::{self, End};
 use crate::find::{Found, Places, Seen};
 
 /// How an IP address is marked in a NIC's record: `VIPL_ADDRESS_IP` of `vipl_plugin.h`.
@@ -121,6 +122,8 @@ pub(crate) struct ProcessNow {
     pub(crate) vis: Vec<ViNow>,
     /// Of all that it has, whatever of it a filter shows.
     pub(crate) sums: Sums,
+    /// Of a process that does not run, if those were asked for.
+    pub(crate) end: Option<End>,
 }
 
 impl ProcessNow {
@@ -142,6 +145,28 @@ pub(crate) struct Model {
     pub(crate) agent: Option<Value>,
     /// The devices of the host.
     pub(crate) devices: Option<Value>,
+}
+
+impl Model {
+    /// The end of a process that does not run, by its own events and those of all VIs whose last peer it was.
+    fn end(&self, process: &ProcessNow) -> End {
+        let about = &process.seen.pages.process;
+        let recorders = process.seen.recorders();
+        let own = process.vis.iter();
+        let own = own.map(|vi| end::latest(&recorders.of(&vi.page)));
+        let latest = own.fold(about.clock, u64::max);
+        let mut losses = Vec::new();
+        let others = self.processes.iter();
+        for other in others.filter(|other| other.seen.path != process.seen.path) {
+            let recorders = other.seen.recorders();
+            let vis = other.vis.iter().map(|vi| &vi.page);
+            for vi in vis.filter(|vi| vi.peer_pid == about.pid) {
+                let times = end::lost(&recorders.of(vi), about.pid).into_iter();
+                losses.extend(times.map(|time| (time, other.seen.pid)));
+            }
+        }
+        End::of(about.ended, latest, &losses, self.time)
+    }
 }
 
 /// What was seen of one queue.
@@ -188,14 +213,29 @@ impl Sampler {
         }
     }
 
-    /// Looks at this time: at processes that run, or else at those that have ended.
+    /// Looks at this time at the processes that run.
     ///
     /// # Errors
     /// The named folder cannot be used.
-    pub(crate) fn look(&mut self, time: u64, running: bool) -> io::Result<Model> {
+    pub(crate) fn look(&mut self, time: u64) -> io::Result<Model> {
         let mut found = self.places.look()?;
-        found.processes.retain(|seen| seen.runs == running);
+        found.processes.retain(|seen| seen.runs);
         Ok(self.take(time, found))
+    }
+
+    /// Looks at this time at all processes, and finds the ends of those that do not run.
+    ///
+    /// # Errors
+    /// The named folder cannot be used.
+    pub(crate) fn all(&mut self, time: u64) -> io::Result<Model> {
+        let found = self.places.look()?;
+        let mut model = self.take(time, found);
+        let end = |process: &ProcessNow| (!process.seen.runs).then(|| model.end(process));
+        let ends: Vec<Option<End>> = model.processes.iter().map(end).collect();
+        for (process, end) in model.processes.iter_mut().zip(ends) {
+            process.end = end;
+        }
+        Ok(model)
     }
 
     /// Compares what was found with what was found before.
@@ -231,6 +271,7 @@ impl Sampler {
                 seen,
                 nics,
                 vis,
+                end: None,
             });
         }
         self.before = after;

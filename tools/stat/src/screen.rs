@@ -2,6 +2,7 @@
 
 mod detail;
 mod draw;
+mod help;
 
 use std::borrow::Cow;
 use std::io;
@@ -77,9 +78,13 @@ pub(crate) struct Screen {
     typing: bool,
     /// The process that is shown alone: its file, and its number.
     only: Option<(PathBuf, u64)>,
+    /// The part of the table's columns that is shown.
+    part: usize,
     /// The VI that is shown alone.
     detail: Option<Subject>,
-    /// Lines of it above the first that is shown.
+    /// The keys are shown.
+    help: bool,
+    /// Lines of the VI, or of the keys, above the first that is shown.
     scroll: usize,
     paused: bool,
 }
@@ -102,7 +107,9 @@ impl Screen {
             filter,
             typing: false,
             only: None,
+            part: 0,
             detail: None,
+            help: false,
             scroll: 0,
             paused: false,
         }
@@ -127,11 +134,11 @@ impl Screen {
     fn go(&mut self, tab: Tab) {
         (self.tab, self.sort, self.reversed) = (tab, 0, true);
         self.table = TableState::default().with_selected(0);
-        self.detail = None;
+        (self.part, self.detail, self.help) = (0, None, false);
     }
 
     fn step(&mut self, rows: isize) {
-        if self.detail.is_some() {
+        if self.detail.is_some() || self.help {
             self.scroll = self.scroll.saturating_add_signed(rows);
             return;
         }
@@ -163,6 +170,8 @@ impl Screen {
             .unwrap_or(0);
         match key {
             KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Char('?') => (self.help, self.scroll) = (!self.help, 0),
+            KeyCode::Esc if self.help => (self.help, self.scroll) = (false, 0),
             KeyCode::Esc if self.detail.is_some() => self.detail = None,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc => self.only = None,
@@ -175,6 +184,8 @@ impl Screen {
                 self.go(Tab::ALL[(place + Tab::ALL.len() - 1) % Tab::ALL.len()]);
             }
             KeyCode::Char(c @ '1'..='7') => self.go(Tab::ALL[c as usize - '1' as usize]),
+            KeyCode::Char('>') => self.part += 1,
+            KeyCode::Char('<') => self.part = self.part.saturating_sub(1),
             KeyCode::Char('s') => {
                 self.sort = (self.sort + 1) % self.view().columns.len();
                 self.reversed = false;
@@ -182,7 +193,7 @@ impl Screen {
             KeyCode::Char('r') => self.reversed = !self.reversed,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('/') => self.typing = true,
-            KeyCode::Enter => self.enter(),
+            KeyCode::Enter if !self.help => self.enter(),
             _ => {}
         }
         Next::Continue
@@ -234,7 +245,7 @@ pub(crate) fn run(
     surroundings: impl Fn(&mut Model),
 ) -> io::Result<()> {
     let look = |sampler: &mut Sampler| {
-        let mut model = sampler.look(now_ns(), true)?;
+        let mut model = sampler.look(now_ns())?;
         surroundings(&mut model);
         io::Result::Ok(model)
     };

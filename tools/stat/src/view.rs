@@ -50,6 +50,8 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) columns: Vec<Column>,
+    /// The first columns, which say what a row is about, and stand before each part of a table that is too wide.
+    pub(crate) keys: usize,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -160,6 +162,7 @@ impl View {
         };
         View {
             columns,
+            keys: 2,
             rows: model.processes.iter().map(row).collect(),
         }
     }
@@ -167,23 +170,23 @@ impl View {
     /// The VIs.
     pub(crate) fn vis(model: &Model) -> View {
         let columns = vec![
-            right("pid", 1),
+            right("pid", 0),
             right("VI", 0),
-            left("state", 0),
-            left("peer", 3),
+            left("state", 1),
+            left("peer", 5),
             left("level", 8),
-            right("sent/s", 2),
-            right("recv/s", 2),
-            right("sent", 9),
-            right("recv", 9),
-            right("on SQ", 4),
-            right("oldest", 4),
-            right("on RQ", 7),
-            right("errors", 7),
-            right("sent B/s", 5),
-            right("recv B/s", 5),
-            right("p50", 8),
-            right("p99", 6),
+            right("sent/s", 6),
+            right("recv/s", 6),
+            right("sent", 2),
+            right("recv", 2),
+            right("on SQ", 3),
+            right("oldest", 7),
+            right("on RQ", 3),
+            right("errors", 4),
+            right("sent B/s", 9),
+            right("recv B/s", 9),
+            right("p50", 9),
+            right("p99", 8),
         ];
         let row = |process: &ProcessNow, vi: &ViNow| {
             let page = &vi.page;
@@ -215,6 +218,7 @@ impl View {
         let rows = processes.flat_map(|process| process.vis.iter().map(move |vi| row(process, vi)));
         View {
             columns,
+            keys: 2,
             rows: rows.collect(),
         }
     }
@@ -252,7 +256,11 @@ impl View {
                 });
             }
         }
-        View { columns, rows }
+        View {
+            columns,
+            keys: 2,
+            rows,
+        }
     }
 
     /// The CQs.
@@ -287,7 +295,11 @@ impl View {
                 });
             }
         }
-        View { columns, rows }
+        View {
+            columns,
+            keys: 1,
+            rows,
+        }
     }
 
     /// The counters of plug-ins that are not 0.
@@ -308,7 +320,11 @@ impl View {
                 });
             }
         }
-        View { columns, rows }
+        View {
+            columns,
+            keys: 2,
+            rows,
+        }
     }
 
     /// The agent's budgets of this user.
@@ -328,6 +344,7 @@ impl View {
         });
         View {
             columns,
+            keys: 1,
             rows: rows.collect(),
         }
     }
@@ -359,6 +376,7 @@ impl View {
         });
         View {
             columns,
+            keys: 2,
             rows: rows.collect(),
         }
     }
@@ -404,7 +422,7 @@ impl View {
     }
 
     /// The columns that fit into a width, with one space or more between them; the others go by their rank.
-    pub(crate) fn fitting(&self, width: usize) -> Vec<usize> {
+    fn fitting(&self, width: usize) -> Vec<usize> {
         let widths = self.cut_widths(width);
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         let needed = |kept: &[usize]| kept.iter().map(|place| widths[*place] + 2).sum::<usize>();
@@ -418,9 +436,37 @@ impl View {
         kept
     }
 
-    /// A table in text, no wider than `width`: columns that do not fit follow below, each time with the first `repeated` ones, and
-    /// a text that is too long for its column has several lines.
-    pub(crate) fn text(&self, width: usize, repeated: usize) -> String {
+    /// The columns in parts that fit into a width: the first has those that matter most, the others the rest, behind the keys.
+    pub(crate) fn parts(&self, width: usize) -> Vec<Vec<usize>> {
+        let widths = self.cut_widths(width);
+        let first = self.fitting(width);
+        let keys: Vec<usize> = (0..self.keys).collect();
+        let rest: Vec<usize> = (0..self.columns.len())
+            .filter(|place| !first.contains(place))
+            .collect();
+        let mut parts = vec![first];
+        for place in rest {
+            let is_new = match parts[1..].last() {
+                None => true,
+                Some(part) => {
+                    let used = part.iter().map(|place| widths[*place] + 2).sum::<usize>();
+                    used + widths[place] > width
+                }
+            };
+            if is_new {
+                parts.push(keys.clone());
+            }
+            if let Some(part) = parts.last_mut().filter(|part| !part.contains(&place)) {
+                part.push(place);
+            }
+        }
+        parts
+    }
+
+    /// A table in text, no wider than `width`: columns that do not fit follow below, each time with the keys, and a text that is
+    /// too long for its column has several lines.
+    pub(crate) fn text(&self, width: usize) -> String {
+        let repeated = self.keys;
         let headings = self.columns.iter().map(|column| {
             let mark = if column.left { "<" } else { "" };
             format!("{mark}{}", column.heading.trim_end())
@@ -499,11 +545,11 @@ mod tests {
     fn narrow_screens_show_what_matters() {
         let view = View::vis(&sample());
         let names = |width| -> Vec<&str> {
-            let kept = view.fitting(width).into_iter();
+            let kept = view.parts(width).swap_remove(0).into_iter();
             kept.map(|place| view.columns[place].heading).collect()
         };
         assert_eq!(names(200).len(), view.columns.len());
-        assert_eq!(names(40), ["pid", "VI", "state", "sent/s", "recv/s"]);
+        assert_eq!(names(40), ["pid", "VI", "state", "sent", "recv", "on SQ"]);
         assert!(names(80).contains(&"peer"), "{:?}", names(80));
         assert_eq!(names(1).len(), 1);
     }
@@ -520,16 +566,16 @@ mod tests {
         model.agent = Some(serde_json::json!({"budgets": [{
             "name": "connection handles of the NICs of one process", "used": 1, "limit": 65_536,
         }]}));
-        for (view, repeated) in [
-            (View::processes(&model), 2),
-            (View::vis(&model), 2),
-            (View::nics(&model), 2),
-            (View::cqs(&model), 1),
-            (View::counters(&model), 2),
-            (View::budgets(&model), 1),
+        for view in [
+            View::processes(&model),
+            View::vis(&model),
+            View::nics(&model),
+            View::cqs(&model),
+            View::counters(&model),
+            View::budgets(&model),
         ] {
             for width in [40, 80] {
-                let text = view.text(width, repeated);
+                let text = view.text(width);
                 assert!(
                     text.lines().all(|line| line.chars().count() <= width),
                     "{text}"

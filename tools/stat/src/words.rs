@@ -10,6 +10,8 @@ use vipl_pages::read::{Posted, Vi};
 use vipl_pages::record::Happened;
 use vipl_tools::report::wrapped;
 
+use crate::end::{End, Sign};
+
 /// Name of a state of a VI.
 pub(crate) fn state(number: u64) -> String {
     match number {
@@ -142,11 +144,38 @@ pub(crate) fn descriptors(vi: &Vi, most: usize, width: usize) -> String {
     text
 }
 
-/// An event, behind how long ago it was.
-pub(crate) fn event_line(ago: u64, what: Happened, width: usize) -> String {
-    let first = format!("{:>8}  ", time(ago));
-    let others = " ".repeat(first.chars().count());
-    wrapped(&event(what), width, &first, &others)
+/// Events, each behind its time, of which the heading says what it counts from.
+pub(crate) fn events(heading: &str, rows: Vec<(String, String)>, width: usize) -> String {
+    let head = (heading.to_owned(), "event".to_owned());
+    let rows: Vec<(String, String)> = std::iter::once(head).chain(rows).collect();
+    let room = rows.iter().map(|(time, _)| time.chars().count()).max();
+    let room = room.unwrap_or(0);
+    let others = " ".repeat(room + 2);
+    let line = |(time, what): &(String, String)| {
+        wrapped(what, width, &format!("{time:>room$}  "), &others)
+    };
+    rows.iter().map(line).collect()
+}
+
+/// What the time of an event before the end of a process is called.
+pub(crate) fn before(sign: Sign) -> &'static str {
+    match sign {
+        Sign::Exit => "before exit",
+        Sign::Peer(_) => "before the end",
+        Sign::Latest => "before last sign",
+    }
+}
+
+/// How a process has ended, and when.
+pub(crate) fn end(end: End, now: u64) -> String {
+    let ago = time(now.saturating_sub(end.time));
+    match end.sign {
+        Sign::Exit => format!("called exit {ago} ago"),
+        Sign::Peer(peer) => {
+            format!("was killed or crashed {ago} ago, as its peer, process {peer}, was told")
+        }
+        Sign::Latest => format!("was killed or crashed; its last sign of life is {ago} old"),
+    }
 }
 
 /// An event in words.
@@ -213,6 +242,13 @@ pub(crate) fn time(nanoseconds: u64) -> String {
     }
 }
 
+/// A time in seconds, to the microsecond, so that times can be compared.
+pub(crate) fn fine_time(nanoseconds: u64) -> String {
+    let microseconds = nanoseconds / 1000;
+    let (seconds, rest) = (microseconds / 1_000_000, microseconds % 1_000_000);
+    format!("{seconds}.{rest:06} s")
+}
+
 /// The time of a call, with three digits.
 pub(crate) fn short_time(nanoseconds: u64) -> String {
     let (number, unit) = match nanoseconds as f64 {
@@ -250,6 +286,7 @@ mod tests {
         let texts = [5_000, 5_000_000, 5_000_000_000, 600_000_000_000, u64::MAX].map(time);
         let short = [48, 2500, 1_230_000, 4_294_967_296].map(short_time);
         assert_eq!(short, ["48 ns", "2.50 µs", "1.23 ms", "4.29 s"]);
+        assert_eq!(fine_time(61_000_002_999), "61.000002 s");
         assert_eq!(texts, ["5 µs", "5 ms", "5.0 s", "10 min", "213504 d"]);
     }
 

@@ -166,6 +166,7 @@ fn samples_are_read_where_there_are_any() {
         pages.vi(slot).handle.set(9_u64);
         pages.sampled(slot).bytes[1].set(4096_u64);
         (0..100).for_each(|time| pages.sampled(slot).took(1000 + time));
+        pages.sampled(slot).latest.set(77_u64);
     }
     pages.vi(1).sampled.set(1_u64);
     let read = Snapshot::read(pages.bytes()).unwrap();
@@ -173,7 +174,11 @@ fn samples_are_read_where_there_are_any() {
     let sampled = read.vis[1].sampled.as_deref().unwrap();
     assert_eq!((sampled.bytes, sampled.count()), ([0, 4096], 100));
     assert_eq!(sampled.latency_sum, 100 * 1000 + 99 * 50);
-    assert_eq!(sampled.since(sampled), Sampled::default());
+    let nothing = Sampled {
+        latest: 77,
+        ..Sampled::default()
+    };
+    assert_eq!(sampled.since(sampled), nothing);
 }
 
 #[test]

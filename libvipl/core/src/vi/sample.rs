@@ -209,6 +209,7 @@ pub(super) fn completed(vi: &mut Vi, which: Which) {
     let is_complete = queue.completed.wrapping_sub(side.number).wrapping_sub(1) <= u32::MAX / 2;
     if queue.completed != side.counted && (gap == 1 || is_complete) {
         let now = now_ns();
+        sampler.record.latest.set(now);
         if is_complete
             && let Some(posted) = side.posted.take()
             && is_good(queue, side.number)

@@ -87,11 +87,12 @@ pub(super) fn text(model: &Model, process: &ProcessNow, vi: &ViNow, width: usize
     }
     samples(&mut shown, vi);
     shown.line("errors", &page.errors.to_string());
-    shown.text += "\nevents, the latest first\n";
-    for event in page.events.iter().rev() {
-        let ago = model.time.saturating_sub(event.time);
-        shown.text += &words::event_line(ago, event.happened, width);
-    }
+    let latest_first = page.events.iter().rev().map(|event| {
+        let ago = words::time(model.time.saturating_sub(event.time));
+        (ago, words::event(event.happened))
+    });
+    shown.text += "\n";
+    shown.text += &words::events("before now", latest_first.collect(), width);
     let descriptors = words::descriptors(page, DESCRIPTORS, width);
     if !descriptors.is_empty() {
         shown.text += "\n";

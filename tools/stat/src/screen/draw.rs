@@ -3,17 +3,19 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
 use vipl_sys::text::one_line;
 
-use super::{Screen, Tab, detail};
+use super::{Screen, Tab, detail, help};
 use crate::model::{ProcessNow, ViNow};
 use crate::view::Subject;
 use crate::words;
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+/// The heading of the column by which rows are sorted.
+const SORTED: Style = BOLD.add_modifier(Modifier::UNDERLINED);
 
 impl Screen {
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
@@ -29,20 +31,22 @@ impl Screen {
             head,
         );
         frame.render_widget(Paragraph::new(self.tabs(tabs.width.into())), tabs);
-        match self.shown() {
-            Some((process, vi)) => {
-                let text = detail::text(&self.model, process, vi, body.width.into());
-                let lines = text.lines().count().saturating_sub(body.height.into());
-                let scroll = self.scroll.min(lines);
-                frame.render_widget(Paragraph::new(text).scroll((scroll as u16, 0)), body);
-                self.scroll = scroll;
-            }
-            None => self.draw_table(frame, body),
+        let text = match self.shown() {
+            _ if self.help => Some(help::text(body.width.into())),
+            Some((process, vi)) => Some(detail::text(&self.model, process, vi, body.width.into())),
+            None => None,
+        };
+        let mut parts = 1;
+        if let Some(text) = text {
+            let lines = text.lines().count().saturating_sub(body.height.into());
+            self.scroll = self.scroll.min(lines);
+            let page = Paragraph::new(text).scroll((self.scroll as u16, 0));
+            frame.render_widget(page, body);
+        } else {
+            parts = self.draw_table(frame, body);
         }
-        frame.render_widget(
-            Paragraph::new(self.keys(keys.width.into())).style(REVERSED),
-            keys,
-        );
+        let line = self.keys(keys.width.into(), parts);
+        frame.render_widget(Paragraph::new(line).style(REVERSED), keys);
     }
 
     /// All processes together, in few words on a narrow screen.
@@ -66,50 +70,67 @@ impl Screen {
         }
     }
 
-    /// The names of the pages; on a narrow screen that of this one.
-    fn tabs(&self, width: usize) -> String {
-        let all: Vec<String> = Tab::ALL
-            .iter()
-            .enumerate()
-            .map(|(place, tab)| match *tab == self.tab {
-                true => format!("[{} {}]", place + 1, tab.name()),
-                false => format!(" {} {} ", place + 1, tab.name()),
-            })
-            .collect();
-        let all = all.concat();
-        if all.chars().count() <= width {
+    /// The pages, each with its key, and this one reversed; on a narrow screen this one alone.
+    fn tabs(&self, width: usize) -> Line<'static> {
+        let name = |place: usize, tab: Tab| format!("[{}] {}", place + 1, tab.name());
+        let mut spans: Vec<Span<'_>> = Vec::new();
+        for (place, tab) in Tab::ALL.into_iter().enumerate() {
+            if place > 0 {
+                spans.push("  ".into());
+            }
+            let style = if tab == self.tab {
+                REVERSED
+            } else {
+                Style::new()
+            };
+            spans.push(Span::styled(name(place, tab), style));
+        }
+        let all = Line::from(spans);
+        if all.width() <= width {
             return all;
         }
         let place = Tab::ALL
             .iter()
             .position(|tab| *tab == self.tab)
             .unwrap_or(0);
-        format!(
-            "[{}/{} {}] Tab: next",
-            place + 1,
-            Tab::ALL.len(),
-            self.tab.name()
-        )
+        let others = format!("  Tab: {} of {}  ?: help", place + 1, Tab::ALL.len());
+        let own = Span::styled(name(place, self.tab), REVERSED);
+        Line::from(vec![own, others.into()])
     }
 
-    fn keys(&self, width: usize) -> String {
-        if self.typing || !self.filter.is_empty() && self.detail.is_none() {
-            let cursor = if self.typing { "_" } else { " (Esc: all)" };
-            return format!("/{}{cursor}", one_line(&self.filter));
+    /// The last line: what the keys do, as far as there is room. A mark says that the table has more parts.
+    fn keys(&self, width: usize, parts: usize) -> String {
+        const TABLE: [&str; 3] = [
+            "? help  q quit  Enter open  Esc back  s sort  r reverse  / filter  p pause",
+            "? help  q quit  Enter open  Esc back  s sort  / filter",
+            "? help q quit Enter open",
+        ];
+        let mark = match parts {
+            0 | 1 => String::new(),
+            _ => format!("> columns {}/{parts}  ", self.part + 1),
+        };
+        if self.typing {
+            return format!("/{}_", one_line(&self.filter));
+        }
+        if self.help {
+            return "? back  arrows scroll  q quit".to_owned();
         }
         if self.detail.is_some() {
-            return "q quit  arrows scroll  Esc back".to_owned();
+            return "? help  q quit  arrows scroll  Esc back".to_owned();
+        }
+        if !self.filter.is_empty() {
+            return format!("{mark}/{} (Esc: all)", one_line(&self.filter));
         }
         if let Some((_, pid)) = &self.only {
-            return format!("process {pid} (Esc: all)");
+            return format!("{mark}process {pid} (Esc: all)");
         }
-        let long =
-            "q quit  arrows move  Enter open  Esc back  s sort  r reverse  / filter  p pause";
-        let short = "q quit Enter open s,r sort / find p hold";
-        (if width >= long.len() { long } else { short }).to_owned()
+        let fits = |keys: &&str| mark.chars().count() + keys.len() <= width;
+        let keys = TABLE.into_iter().find(fits).unwrap_or(TABLE[2]);
+        format!("{mark}{keys}")
     }
 
-    fn draw_table(&mut self, frame: &mut Frame<'_>, body: Rect) {
+    /// Draws the table; into how many parts its columns are divided.
+    fn draw_table(&mut self, frame: &mut Frame<'_>, body: Rect) -> usize {
         let view = self.view();
         if view.rows.is_empty() {
             let nothing = match self.tab {
@@ -119,9 +140,11 @@ impl Screen {
                 _ => "nothing to show",
             };
             frame.render_widget(Paragraph::new(nothing), body);
-            return;
+            return 1;
         }
-        let kept = view.fitting(body.width.into());
+        let parts = view.parts(body.width.into());
+        self.part = self.part.min(parts.len() - 1);
+        let kept = &parts[self.part];
         let widths = view.cut_widths(body.width.into());
         let aligned = |place: usize, text: &str| {
             let line = Line::from(cut(text, widths[place]));
@@ -131,9 +154,13 @@ impl Screen {
                 line.right_aligned()
             }
         };
-        let header = kept
-            .iter()
-            .map(|place| aligned(*place, view.columns[*place].heading));
+        let header = kept.iter().map(|place| {
+            let heading = aligned(*place, view.columns[*place].heading);
+            match *place == self.sort {
+                true => heading.style(SORTED),
+                false => heading,
+            }
+        });
         let header = Row::new(header.collect::<Vec<_>>()).style(BOLD);
         let rows = view.rows.iter().map(|row| {
             let cells = kept
@@ -149,6 +176,7 @@ impl Screen {
             .column_spacing(2)
             .row_highlight_style(REVERSED);
         frame.render_stateful_widget(table, body, &mut self.table);
+        parts.len()
     }
 
     /// The VI that is shown alone, while it is there.

@@ -1,5 +1,6 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::style::Modifier;
 use vipl_pages::read::Event;
 use vipl_pages::record::Happened;
 
@@ -44,7 +45,7 @@ fn processes_on_80_columns() {
     assert_eq!(lines[0], "vipstat 2 proc 2 VIs 2.00k sent/s 0 recv/s");
     assert_eq!(
         lines[1],
-        "[1 processes] 2 VIs  3 NICs  4 CQs  5 counters  6 agent  7 devices"
+        "[1] processes  [2] VIs  [3] NICs  [4] CQs  [5] counters  [6] agent  [7] devices"
     );
     assert_eq!(
         lines[2].split_whitespace().collect::<Vec<_>>()[..2],
@@ -61,7 +62,10 @@ fn processes_on_80_columns() {
         lines[4].starts_with("4711  server4711") && lines[4].contains("2.00k"),
         "{lines:#?}"
     );
-    assert!(lines[11].starts_with("q quit  arrows move"), "{lines:#?}");
+    assert_eq!(
+        lines[11],
+        "> columns 1/2  ? help  q quit  Enter open  Esc back  s sort  / filter"
+    );
 }
 
 #[test]
@@ -69,10 +73,10 @@ fn a_narrow_screen_shows_what_matters() {
     let mut screen = Screen::new(sample(), String::new());
     let lines = lines(&mut screen, 40);
     assert_eq!(lines[0], "2 proc 2 VIs out 2.00k in 0/s");
-    assert_eq!(lines[1], "[1/7 processes] Tab: next");
+    assert_eq!(lines[1], "[1] processes  Tab: 1 of 7  ?: help");
     let headings: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(headings, ["pid", "program", "conn", "sent/s", "recv/s"]);
-    assert_eq!(lines[11], "q quit Enter open s,r sort / find p hold");
+    assert_eq!(lines[11], "> columns 1/5  ? help q quit Enter open");
     assert!(lines.iter().all(|line| line.chars().count() <= 40));
 }
 
@@ -88,20 +92,24 @@ fn a_process_leads_to_its_vis_and_a_vi_to_its_events() {
             lines[3].contains("Connected") && lines[4].is_empty(),
             "{lines:#?}"
         );
-        assert_eq!(lines[11], "process 4711 (Esc: all)");
+        let parts = if width == 40 { 5 } else { 2 };
+        assert_eq!(
+            lines[11],
+            format!("> columns 1/{parts}  process 4711 (Esc: all)")
+        );
     }
     screen.key(KeyCode::Enter);
     let lines = lines(&mut screen, 40);
     assert_eq!(lines[2], "VI          3 0x2001267");
     assert_eq!(lines[3], "process     4711 server4711");
-    assert_eq!(lines[11], "q quit  arrows scroll  Esc back");
+    assert_eq!(lines[11], "? help  q quit  arrows scroll  Esc back");
     for _ in 0..3 {
         screen.key(KeyCode::PageDown);
     }
     let end = self::lines(&mut screen, 40);
     assert_eq!(end[6], "errors      0");
-    assert_eq!(end[8], "events, the latest first", "{end:#?}");
-    assert_eq!(end[9], "   1.0 s  connected with process 4712");
+    assert_eq!(end[8], "before now  event", "{end:#?}");
+    assert_eq!(end[9], "     1.0 s  connected with process 4712");
     for _ in 0..3 {
         screen.key(KeyCode::PageUp);
     }
@@ -203,7 +211,7 @@ fn all_of_a_vi_is_readable_on_40_and_80_columns() {
             text.lines().all(|line| line.chars().count() <= width),
             "{text}"
         );
-        let last = crate::once::last(&model, width);
+        let last = crate::once::last(&model, &[], width);
         assert!(
             last.lines().all(|line| line.chars().count() <= width),
             "{last}"
@@ -253,4 +261,101 @@ fn all_of_a_vi_is_readable_on_40_and_80_columns() {
     }
     let end = lines(&mut screen, 80);
     assert!(end[9].starts_with("  103  "), "{end:#?}");
+}
+
+/// The page that is shown is marked by its style alone, so that no mark is taken for a number.
+#[test]
+fn the_page_that_is_shown_is_reversed() {
+    let mut screen = Screen::new(sample(), String::new());
+    screen.go(Tab::Vis);
+    for (width, from) in [(80, 15), (40, 0)] {
+        let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let is_reversed = |x: &u16| buffer[(*x, 1)].modifier.contains(Modifier::REVERSED);
+        let reversed: Vec<u16> = (0..width).filter(is_reversed).collect();
+        let expected: Vec<u16> = (from..from + 7).collect();
+        assert_eq!(reversed, expected, "[2] VIs");
+    }
+}
+
+/// Columns that have no room are a key away, and each is in one part.
+#[test]
+fn every_column_can_be_seen() {
+    for width in [40, 80] {
+        for tab in Tab::ALL {
+            let mut screen = Screen::new(long(), String::new());
+            screen.model.agent = Some(serde_json::json!({"budgets": [
+                {"name": "connection handles of the NICs of one process", "used": 1, "limit": 65_536}
+            ]}));
+            screen.model.devices =
+                Some(serde_json::json!([{"name": "via_lo", "plugin": "loopback"}]));
+            screen.go(tab);
+            let mut seen = Vec::new();
+            loop {
+                let lines = lines(&mut screen, width);
+                let part = screen.part;
+                seen.push(lines[2].clone());
+                screen.key(KeyCode::Char('>'));
+                self::lines(&mut screen, width);
+                if screen.part == part {
+                    break;
+                }
+            }
+            let missing = |heading: &&str| !seen.iter().any(|line| line.contains(heading));
+            let columns = screen.view().columns;
+            let headings = columns.iter().map(|column| column.heading);
+            let missing: Vec<&str> = headings.filter(missing).collect();
+            assert!(missing.is_empty(), "{tab:?} {width}: {missing:?} {seen:#?}");
+            screen.key(KeyCode::Char('<'));
+            assert!(screen.part + 2 >= seen.len());
+        }
+    }
+    // What tells why something hangs comes first.
+    let mut screen = Screen::new(sample(), String::new());
+    screen.go(Tab::Vis);
+    let wide = lines(&mut screen, 80);
+    for heading in [
+        "pid", "state", "peer", "sent", "recv", "on SQ", "on RQ", "errors",
+    ] {
+        assert!(wide[2].contains(heading), "{heading}: {wide:#?}");
+    }
+    let narrow = lines(&mut screen, 40);
+    let headings: Vec<&str> = narrow[2].split_whitespace().collect();
+    assert_eq!(headings, ["pid", "VI", "state", "sent", "recv", "on", "SQ"]);
+}
+
+#[test]
+fn help_names_every_key() {
+    let mut screen = Screen::new(sample(), String::new());
+    screen.key(KeyCode::Char('?'));
+    for width in [40, 80] {
+        let text = help::text(width.into());
+        assert!(
+            text.lines()
+                .all(|line| line.chars().count() <= width.into()),
+            "{text}"
+        );
+        assert!(lines(&mut screen, width)[2].starts_with("1 to 7 "));
+    }
+    for _ in 0..20 {
+        screen.key(KeyCode::PageDown);
+    }
+    let end = lines(&mut screen, 80);
+    assert!(end[10].starts_with("room, overflows "), "{end:#?}");
+    assert_eq!(end[11], "? back  arrows scroll  q quit");
+    // A VI that was open is open again.
+    for leave in [KeyCode::Esc, KeyCode::Char('?')] {
+        screen.go(Tab::Vis);
+        screen.key(KeyCode::Enter);
+        screen.key(KeyCode::Char('?'));
+        screen.key(KeyCode::Enter);
+        screen.key(leave);
+        assert!(!screen.help && screen.detail.is_some());
+    }
+    // Typed, it is a character.
+    screen.go(Tab::Vis);
+    screen.key(KeyCode::Char('/'));
+    screen.key(KeyCode::Char('?'));
+    assert!(!screen.help && screen.filter == "?");
 }

@@ -197,7 +197,12 @@ fn few_messages_are_counted_exactly() {
         return;
     };
     bench.messages(Which::Send, 1..=20);
+    let before = now_ns();
     bench.messages(Which::Recv, [500, 0, 30]);
+    let vi = lock(bench.vi).unwrap();
+    let latest = vi.sampler.as_ref().unwrap().record.latest.get();
+    drop(vi);
+    assert!((before..=now_ns()).contains(&latest), "{latest}");
     assert_eq!(
         (bench.bytes(Which::Send), bench.bytes(Which::Recv)),
         (210, 530)
