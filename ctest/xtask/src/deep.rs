@@ -67,6 +67,7 @@ const TURNS: &[&[Step]] = &[
         step("i386", &["cross", "--or-skip"]),
         step("i386-unit", I386_UNIT).needs("i386"),
         step("i386-pairs", I386_PAIRS).needs("i386"),
+        cargo_step("i386-stat", I386_STAT).needs("i386"),
     ],
     &[step("suites", &["suites", "--within", "150"]).needs("build")],
     &[step("bare", &["bare"])],
@@ -176,6 +177,18 @@ const I386_PAIRS: &[&str] = &[
     "loopback,clan,sim,tulip,gnic2,ip",
     "--filter",
     "rdma_strict_two,rdma_strict_apart,tour_default,xfer_strict_two_RD",
+];
+/// A program of 32 bits beside `vipstat` of 64.
+const I386_STAT: &[&str] = &[
+    "test",
+    "--package",
+    "vipl-stat",
+    "--test",
+    "watched",
+    "i386::",
+    "--",
+    "--ignored",
+    "--show-output",
 ];
 /// What runs without the calls that qemu's emulation of Linux lacks.
 const AARCH64: &[&str] = &[

@@ -7,13 +7,16 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use serde_json::Value;
 use vipl_ctest::{
-    Program, end_with_parent, fails_without_output, help_fits, library_dir, skip, source, tool,
-    with_library, work_dir,
+    Build, Program, end_with_parent, fails_without_output, find_tool, help_fits, skip, source,
+    tool, with_library,
 };
 use vipl_pages::layout;
+use vipl_sys::clock::sleep;
 
 const VIPSTAT: &str = env!("CARGO_BIN_EXE_vipstat");
 const MESSAGES: u64 = 137;
@@ -26,20 +29,24 @@ struct Watched {
     pids: [i32; 2],
 }
 
-fn program() -> PathBuf {
-    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+fn program(build: Build) -> PathBuf {
+    static ONCE: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
     let make = || {
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/watched.c");
-        let output = work_dir()
+        let output = build
+            .work_dir()
             .join("stat")
             .join(format!("watched-{}", std::process::id()));
         Program::new(own)
+            .of(build)
             .flag("-I")
             .flag(source("programs"))
-            .linked_in(library_dir())
+            .linked_in(&build.library_dir())
             .build(&output)
     };
-    ONCE.get_or_init(make).clone()
+    ONCE[usize::from(build == Build::I386)]
+        .get_or_init(make)
+        .clone()
 }
 
 /// A folder in memory that is closed to others.
@@ -60,8 +67,13 @@ impl Watched {
 
     /// The same, with more set.
     fn start_with(more: impl FnOnce(&mut Command)) -> Option<Watched> {
+        Watched::start_of(Build::Own, more)
+    }
+
+    /// The same, of a build of the library.
+    fn start_of(build: Build, more: impl FnOnce(&mut Command)) -> Option<Watched> {
         let folder = folder()?;
-        let mut command = Command::new(program());
+        let mut command = Command::new(program(build));
         with_library(&mut command);
         command
             .env("VIPL_PUBLISH", folder.path())
@@ -125,14 +137,24 @@ impl Watched {
     }
 
     fn kill(&mut self) {
-        for pid in self.pids {
+        self.kill_some(&[0, 1]);
+    }
+
+    /// Kills these sides, and waits for the end of both.
+    fn kill_some(&mut self, sides: &[usize]) {
+        for side in sides {
             // SAFETY: a process of this test.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            unsafe { libc::kill(self.pids[*side], libc::SIGKILL) };
         }
         // The end of the output is the end of both.
         assert_eq!(self.line(), "");
         self.child.wait().expect("its end");
     }
+}
+
+/// Lets a program keep its last descriptors.
+fn keep_descriptors(command: &mut Command) {
+    command.env("VIPL_FLIGHT", "true");
 }
 
 fn vipstat_in(folder: &Path, arguments: &[&str]) -> (bool, String, String) {
@@ -150,11 +172,13 @@ fn vipstat_in(folder: &Path, arguments: &[&str]) -> (bool, String, String) {
 /// A process that keeps its descriptors shows the last of each queue, after it was killed too; one that does not, none.
 #[test]
 fn a_killed_process_shows_its_last_descriptors() {
-    let Some(mut watched) = Watched::start_with(|command| {
-        command.env("VIPL_FLIGHT", "true");
-    }) else {
-        return;
-    };
+    if let Some(watched) = Watched::start_with(keep_descriptors) {
+        last_descriptors(watched);
+    }
+}
+
+/// Kills both processes, and looks at the descriptors that they have kept.
+fn last_descriptors(mut watched: Watched) {
     watched.kill();
     let [sender, receiver] = [0, 1].map(|side| {
         let pid = watched.pids[side].to_string();
@@ -343,8 +367,67 @@ fn the_last_events_of_a_killed_process_are_there() {
             && text.contains("VIPL_FLIGHT=true"),
         "{text}"
     );
+    // The second may have been told of the end of the first. Each is named beside the other.
     let (done, text, _) = watched.vipstat(&["--last"]);
-    assert!(done && text.contains("watched"), "{text}");
+    let origins = ["before last sign  event", "before the end  event"];
+    assert!(
+        done && origins.iter().any(|origin| text.contains(origin)),
+        "{text}"
+    );
+    for pid in watched.pids {
+        assert!(
+            text.contains(&format!("{pid} watched")) || text.contains(&format!("process {pid}, "))
+        );
+    }
+    let (done, _, why) = watched.vipstat(&["--last", "4194305"]);
+    let [one, other] = watched.pids;
+    assert!(
+        !done
+            && why.contains(&format!("{one} watched"))
+            && why.contains(&format!("{other} watched")),
+        "{why}"
+    );
+}
+
+/// A process that is killed alone ends when its peer has lost it, and its last message is known.
+#[test]
+fn a_peer_knows_when_a_process_has_ended() {
+    let Some(mut watched) = Watched::start() else {
+        return;
+    };
+    let [sender, receiver] = watched.pids.map(|pid| pid.to_string());
+    let (done, _, why) = watched.vipstat(&["--last", &receiver]);
+    assert!(!done && why.contains("has not ended"), "{why}");
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(watched.pids[1], libc::SIGKILL) };
+    let has_lost = || {
+        let document = watched.json(&["--pid", &sender]);
+        let vi = &watched.process(&document, 0)["vis"][0];
+        vi["state"] != "Connected"
+    };
+    while !has_lost() {
+        sleep(Duration::from_millis(20));
+    }
+    let document = watched.json(&["--last", &receiver]);
+    let process = watched.process(&document, 1);
+    assert_eq!(process["end"]["known_by"], "peer", "{process:#}");
+    let end = process["end"]["time_ns"].as_u64().expect("a time");
+    let vi = &process["vis"][0];
+    let message = vi["latest_sample_ns"].as_u64().expect("a time");
+    let events = vi["events"].as_array().expect("a list").iter();
+    let latest = events.filter_map(|event| event["time_ns"].as_u64()).max();
+    assert!(
+        latest.expect("events") < message && message < end,
+        "{process:#}"
+    );
+    let (_, text, _) = watched.vipstat(&["--last"]);
+    assert!(
+        text.contains(&format!("its peer, process {sender}, was told"))
+            && text.contains("before the end  event"),
+        "{text}"
+    );
+    // The sender is still there.
+    watched.kill_some(&[0]);
 }
 
 /// The second process then makes its file in the number of standard error, and moves it.
@@ -513,4 +596,45 @@ fn help_fits_and_output_counts() {
     fails_without_output(VIPSTAT, &["--once"]);
     fails_without_output(VIPSTAT, &["--json"]);
     fails_without_output(VIPSTAT, &["--generate", "man"]);
+}
+
+/// Programs of 32 bits, whose entries of rings and counters have other sizes.
+mod i386 {
+    use super::*;
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn a_program_of_32_bits_is_shown_by_a_tool_of_64() {
+        if !Build::I386.is_here() || find_tool("i686-linux-gnu-gcc").is_none() {
+            return skip("there is no library for i386, or no compiler");
+        }
+        let Some(watched) = Watched::start_of(Build::I386, keep_descriptors) else {
+            return;
+        };
+        let document = watched.json(&[]);
+        let [sender, receiver] = [0, 1].map(|side| watched.process(&document, side));
+        for process in [sender, receiver] {
+            let (nic, vi) = (&process["nics"][0], &process["vis"][0]);
+            assert_eq!(nic["plugin"], "loopback", "{process:#}");
+            assert_eq!(nic["region_bytes"], 1 << 20, "{process:#}");
+            assert_eq!(
+                (&vi["state"], &vi["errors"]),
+                (&"Connected".into(), &0.into())
+            );
+            let handle = vi["handle"].as_u64().expect("a handle");
+            assert!((1..1 << 32).contains(&handle), "{process:#}");
+        }
+        let (sends, receives) = (&sender["vis"][0]["send"], &receiver["vis"][0]["recv"]);
+        assert_eq!(
+            (&sends["posted"], &sends["taken"]),
+            (&MESSAGES.into(), &MESSAGES.into())
+        );
+        assert_eq!(
+            (&receives["taken"], &receives["depth"]),
+            (&MESSAGES.into(), &1.into())
+        );
+        assert_eq!(receiver["cqs"][0]["added"], MESSAGES, "{receiver:#}");
+        assert_eq!(sender["vis"][0]["peer"]["pid"], watched.pids[1]);
+        last_descriptors(watched);
+    }
 }
