@@ -34,8 +34,7 @@ impl System {
 
     pub(super) fn limits(&self, device: Option<&Device>) -> Vec<Finding> {
         let mut found = Vec::new();
-        let bytes =
-            |bytes: Option<u64>| bytes.map_or("no limit".to_owned(), |b| format!("{b} bytes"));
+        let bytes = |bytes: Option<u64>| bytes.map_or("no limit".to_owned(), short);
         let locked = sys::limit(libc::RLIMIT_MEMLOCK);
         let pins = device.is_some_and(|device| device.plugin == "verbs");
         found.push(if pins && locked.is_some_and(|limit| limit < USUAL) {
@@ -46,8 +45,8 @@ impl System {
             let nic = device.and_then(|device| device.nic.as_ref());
             let most = nic.map(|nic| nic.attributes().register_bytes_max);
             let most = most.map_or(String::new(), |most| match pins {
-                true => format!("; {most} bytes can be registered, all of them pinned"),
-                false => format!("; {most} bytes can be registered, since this device pins no memory"),
+                true => format!("; the device registers up to {}, and pins all of it", short(most)),
+                false => format!(", which does not matter: the device pins nothing, and registers up to {}", short(most)),
             });
             Finding::fine("locked memory", format!("ulimit -l: {}{most}", bytes(locked)))
         });
@@ -184,11 +183,20 @@ impl System {
                 .mended_by("as root: sysctl kernel.sched_autogroup_enabled=0")
         } else {
             let state = match on {
-                true => format!("by session, which Linux {release} bears: programs that poll cannot keep a processor from other sessions"),
-                false => "none by session: programs that poll cannot keep a processor from those of other sessions".to_owned(),
+                true => format!("one for each session, between which Linux {release} shares a processor fairly, also while a program polls"),
+                false => "none for sessions: a program that polls shares its processor with those of other sessions".to_owned(),
             };
             Finding::fine("scheduler groups", state)
         }]
+    }
+}
+
+/// A number of bytes to two or three digits, as far as they matter.
+fn short(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{bytes} bytes"),
+        0x10_0000..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
 }
 
@@ -216,12 +224,14 @@ fn near_or_far(
     let texts = timed.iter().map(|(pair, ns)| {
         let place = Placement::of(*ns).name();
         format!(
-            "CPUs {} and {} are {place}: {ns:.0} ns for a cache line",
+            "a cache line takes {ns:.0} ns from CPU {} to CPU {}, which is {place}",
             pair.0, pair.1
         )
     });
     let text = texts.collect::<Vec<_>>().join("; ");
-    let text = format!("{text} (near: below {NEAR_NS:.0} ns, as in one part of the cache)");
+    let text = format!(
+        "{text} (near: less than {NEAR_NS:.0} ns, as within one part of the cache; far: more)"
+    );
     let near = timed
         .iter()
         .find(|(_, ns)| Placement::of(*ns) == Placement::Near);
@@ -342,6 +352,13 @@ mod tests {
             near_or_far(pairs(), |_| failed()).verdict(),
             super::super::Verdict::Unknown
         );
+    }
+
+    #[test]
+    fn bytes_are_short() {
+        let texts = [0, 65_536, 8 << 20, 25_276_502_016, u64::MAX].map(short);
+        assert_eq!(texts[..4], ["0 bytes", "65536 bytes", "8 MiB", "23.5 GiB"]);
+        assert!(texts[4].ends_with(" GiB"));
     }
 
     #[test]
