@@ -34,17 +34,31 @@ pub struct Outcome {
     pub median_ns: f64,
     /// Median one-way time in ns, of single round trips.
     pub p50_ns: f64,
-    /// 99th percentile of the one-way time in ns.
+    /// 99th percentile of the one-way time in ns, of single round trips.
     pub p99_ns: f64,
     /// The longest one-way time of a single round trip in ns.
     pub worst_ns: f64,
+    /// Single round trips, of which the percentiles are.
+    pub singles: usize,
     /// Round trips.
     pub turns: u64,
     /// Time of all of them in ns, the clock included.
     pub total_ns: f64,
 }
 
+/// Fewer times than these have no 99th percentile: it would be the longest of them.
+const TAIL: usize = 100;
+
 impl Outcome {
+    /// `p99_ns`, or NaN if there were too few single round trips to know it.
+    #[must_use]
+    pub fn known_p99_ns(&self) -> f64 {
+        match self.singles {
+            ..TAIL => f64::NAN,
+            _ => self.p99_ns,
+        }
+    }
+
     /// Mean one-way time in ns, with all that interrupts it.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
@@ -142,6 +156,7 @@ impl Driver {
             p50_ns,
             p99_ns,
             worst_ns: singles.last().copied().unwrap_or(0.0),
+            singles: singles.len(),
             turns,
             total_ns,
         })

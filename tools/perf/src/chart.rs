@@ -259,7 +259,11 @@ impl Chart {
         if places.is_empty() {
             return String::new();
         }
-        let mut text = format!("<path d=\"{path}\" {}/>\n", series.stroke());
+        let mut text = String::new();
+        // Two sizes are no curve.
+        if places.len() > 2 || !self.has_points() {
+            text += &format!("<path d=\"{path}\" {}/>\n", series.stroke());
+        }
         if self.has_points() {
             for (across, high) in places {
                 text += &series.point(across, high);
@@ -381,6 +385,31 @@ mod tests {
             number.parse().ok()
         });
         assert!(lowest.fold(0.0, f64::max) < height, "{text}");
+    }
+
+    #[test]
+    fn two_sizes_are_points_and_no_line() {
+        let drawn = |sizes: u32| {
+            let points = (0..sizes).map(|place| (8.0 * f64::from(place + 1), 1.0));
+            let series = vec![Series {
+                points: points.collect(),
+                ..Series::default()
+            }];
+            let chart = Chart {
+                title: String::new(),
+                x: ("bytes", Scale::Bytes),
+                y: ("µs", Scale::Decades),
+                series,
+            };
+            let text = chart.svg();
+            (
+                text.matches("<circle").count(),
+                text.matches("stroke-width").count(),
+            )
+        };
+        // Each with that of the legend.
+        assert_eq!(drawn(2), (3, 1));
+        assert_eq!(drawn(3), (4, 2));
     }
 
     #[test]

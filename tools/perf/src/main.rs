@@ -15,6 +15,7 @@ mod fresh;
 mod idle;
 mod kept;
 mod latency;
+mod legend;
 mod library;
 mod limits;
 mod link;

@@ -6,6 +6,7 @@ use vipl_tools::{Result, host, report};
 
 use crate::bench::Measured;
 use crate::cli::{Job, Options, conditions};
+use crate::legend::legend;
 use crate::picture::Pictures;
 use crate::show;
 
@@ -72,7 +73,15 @@ impl Output {
             pictures.draw(&self.head)?;
         }
         match self.form {
-            Form::Text => Ok(()),
+            Form::Text => {
+                let legend = legend(&self.head);
+                let lines = legend
+                    .iter()
+                    .map(|line| report::wrapped(line, show::WIDTH, "# ", "#   "));
+                let lines: String = lines.collect();
+                let blank = if lines.is_empty() { "" } else { "\n" };
+                report::print(&format!("{blank}{lines}"))
+            }
             Form::Csv => report::print(&show::csv(&self.results)),
             Form::Json => report::print(&format!("{:#}\n", self.head)),
         }

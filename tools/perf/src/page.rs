@@ -7,7 +7,7 @@ use vipl_tools::report::number;
 use vipl_tools::size;
 
 use crate::chart::escaped;
-use crate::kept::{heading, results, same, word};
+use crate::kept::{results, same, word};
 
 /// Where the window is narrow, pictures and tables are moved sideways: smaller they are not legible.
 const STYLE: &str = "
@@ -21,16 +21,16 @@ td:first-child, th:first-child { text-align: left; position: sticky; left: 0; ba
 @media (max-width: 40em) { td, th { padding: 0.2em 0.4em } }
 ";
 
-/// A page of one file: the charts, and every figure with that of the other run beside it.
-pub(crate) fn page(run: &Value, other: Option<&Value>, picture: &str) -> String {
+/// A page of one file: the lines of its head, the charts, and every figure with that of the other run beside it.
+pub(crate) fn page(run: &Value, other: Option<&Value>, head: &[String], picture: &str) -> String {
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width\"/>\n<title>vip_perf: {}</title>\n<style>{STYLE}</style>\n</head>\n\
          <body>\n<h1>vip_perf</h1>\n",
         escaped(word(run, "device"))
     );
-    for line in heading(run, other) {
-        let _ = writeln!(text, "<p>{}</p>", escaped(&line));
+    for line in head {
+        let _ = writeln!(text, "<p>{}</p>", escaped(line));
     }
     let _ = write!(text, "<div class=\"wide\">\n{picture}</div>\n");
     text += "<h2>All figures</h2>\n<div class=\"wide\">\n<table>\n<tr><th>test</th><th>size</th><th>CPUs</th><th>figure</th><th>value</th>";

@@ -10,6 +10,7 @@ use crate::axis::{self, Scale};
 use crate::chart::{self, Chart, Mark, Series};
 use crate::cli::Options;
 use crate::kept::{LATENCIES, RATES, STREAMS, drawn, heading, in_unit, read, results, word};
+use crate::legend::legend;
 use crate::page::page;
 
 /// Histograms in one chart: the least size, the greatest, and one in between.
@@ -48,6 +49,8 @@ impl Pictures {
     /// A file cannot be written, or there is nothing to draw.
     pub(crate) fn draw(&self, run: &Value) -> Result<()> {
         let other = self.other.as_ref();
+        let mut head = heading(run, other);
+        head.extend(legend(run));
         let charts = charts(run, other);
         if charts.is_empty() {
             let names: Vec<&str> = drawn().collect();
@@ -55,11 +58,11 @@ impl Pictures {
             return Err(Error::Usage(why));
         }
         if let Some(file) = &self.plot {
-            write(file, &chart::svg(&heading(run, other), &charts))?;
+            write(file, &chart::svg(&head, &charts))?;
         }
         if let Some(file) = &self.report {
             // The page has the heading as text.
-            write(file, &page(run, other, &chart::svg(&[], &charts)))?;
+            write(file, &page(run, other, &head, &chart::svg(&[], &charts)))?;
         }
         Ok(())
     }
@@ -380,7 +383,7 @@ mod tests {
             text.contains("stroke-dasharray=\"6 4\"") && text.contains("A &amp; B"),
             "{text}"
         );
-        let page = page(&one, Some(&two), &text);
+        let page = page(&one, Some(&two), &heading(&one, Some(&two)), &text);
         assert!(page.contains("-50.0 %"), "{page}");
         for tag in ["svg", "g", "text", "table", "tr", "td", "p", "html"] {
             let (opened, closed) = (

@@ -8,7 +8,7 @@ use crate::reference::Reference;
 use vipl_tools::placement::Placement;
 
 /// Columns of a terminal.
-const WIDTH: usize = 80;
+pub(crate) const WIDTH: usize = 80;
 
 /// One test's results at all sizes, as a table. Columns that would be empty are left out.
 pub(crate) fn table(results: &[Measured]) -> String {

@@ -349,7 +349,7 @@ impl Results {
 const LEGEND: &str =
     "*: reaches the aim; !: misses what it must reach. near, far: a cache line takes
 less than 120 ns between the two CPUs, or more; without a place a figure is at
-the left.
+the left. one way: the median, without interruptions.
 ";
 
 /// What was measured, and what it is divided by.

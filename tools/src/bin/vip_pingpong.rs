@@ -316,6 +316,7 @@ mod tests {
             p50_ns: 110.0,
             worst_ns: 0.0,
             p99_ns: 250.0,
+            singles: 1000,
             turns: 1000,
             total_ns: 200_000.0,
         };
