@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use vipl_sys::text::{lines, one_line};
@@ -18,9 +19,9 @@ pub fn print(text: &str) -> Result<()> {
         .map_err(|error| Error::io("cannot write to standard output", error))
 }
 
-/// Writes a line to standard error, without control characters.
+/// Writes a line to standard error, without control characters. It is lost if that is closed, or its terminal has gone.
 pub fn note(text: &str) {
-    eprintln!("{}", lines(text));
+    let _ = writeln!(std::io::stderr(), "{}", lines(text));
 }
 
 /// Characters of a line: `COLUMNS`, else those of the terminal, else 80.

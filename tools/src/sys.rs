@@ -275,14 +275,21 @@ pub fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
     (got == 0).then(|| usize::try_from(mtu).ok()).flatten()
 }
 
-/// Columns of the terminal that standard output is; None if it is none.
+/// Columns and rows of the terminal that standard output is; None if it is none.
 #[must_use]
-pub fn columns() -> Option<usize> {
+pub fn terminal_size() -> Option<(u16, u16)> {
     // SAFETY: all zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: the request fills a winsize.
     let got = unsafe { libc::ioctl(1, libc::TIOCGWINSZ, &raw mut size) };
-    (got == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
+    (got == 0).then_some((size.ws_col, size.ws_row))
+}
+
+/// Columns of the terminal that standard output is; None if it is none.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    let (columns, _) = terminal_size()?;
+    (columns > 0).then_some(usize::from(columns))
 }
 
 /// Ends this process after so many seconds.

@@ -3,19 +3,22 @@
 mod detail;
 mod draw;
 mod help;
+mod keys;
+mod terminal;
 
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::KeyCode;
 use ratatui::widgets::TableState;
 use vipl_sys::clock::{Instant, now_ns};
 
 use crate::filter::Filter;
 use crate::model::{Model, ProcessNow, Sampler};
 use crate::view::{Subject, View};
+use terminal::{Signals, Terminal};
 
 /// A page of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,34 +252,27 @@ pub(crate) fn run(
         surroundings(&mut model);
         io::Result::Ok(model)
     };
+    // Threads that a look begins have them blocked, too.
+    let signals = Signals::new()?;
     let mut screen = Screen::new(look(sampler)?, filter.to_owned());
-    let mut terminal = ratatui::try_init()?;
-    let done = (|| {
-        let mut next = Instant::now() + interval;
-        loop {
-            terminal.draw(|frame| screen.draw(frame))?;
-            if event::poll(next.saturating_duration_since(Instant::now()))?
-                && let Event::Key(key) = event::read()?
-                && key.kind == KeyEventKind::Press
-            {
-                let interrupted =
-                    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
-                if interrupted || screen.key(key.code) == Next::Quit {
-                    return Ok(());
-                }
-            }
-            if Instant::now() >= next {
-                next = Instant::now() + interval;
-                if !screen.paused {
-                    screen.model = look(sampler)?;
-                    screen.record();
-                    screen.step(0);
-                }
+    let mut terminal = Terminal::new(signals)?;
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        if let Some(key) = terminal.key(next)?
+            && screen.key(key) == Next::Quit
+        {
+            return Ok(());
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + interval;
+            if !screen.paused {
+                screen.model = look(sampler)?;
+                screen.record();
+                screen.step(0);
             }
         }
-    })();
-    ratatui::restore();
-    done
+    }
 }
 
 #[cfg(test)]
