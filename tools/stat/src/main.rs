@@ -9,6 +9,7 @@ mod model;
 mod once;
 mod prometheus;
 mod screen;
+mod server;
 mod surroundings;
 mod view;
 mod words;
@@ -28,6 +29,7 @@ use vipl_tools::{Error, Result, report};
 use crate::filter::Filter;
 use crate::find::Places;
 use crate::model::{Model, ProcessNow, Sampler};
+use crate::server::Server;
 use crate::surroundings::Surroundings;
 
 /// Shows what the processes of this host do with VIPL: NICs, VIs, completion queues, memory, errors. It reads what each process
@@ -125,15 +127,15 @@ fn run(options: &Options) -> Result<String> {
         return Ok(once::last(&model, &others, width()));
     }
     if let Some(address) = options.prometheus {
-        let served = prometheus::serve(address, || {
+        let make = || {
             let mut model = sampler.look(now_ns())?;
             options.keep(&mut model);
-            Ok(filter.of(&model).into_owned())
-        });
-        let what = format!("cannot serve {address}");
-        return served
-            .map(|()| String::new())
-            .map_err(|error| Error::io(what, error));
+            Ok(prometheus::text(&filter.of(&model)))
+        };
+        let server = Server::new(address, make);
+        let server = server.map_err(|error| Error::io(format!("cannot serve {address}"), error))?;
+        report::note(&format!("serving http://{}/metrics", server.address()));
+        server.run();
     }
     let surroundings = Surroundings::default();
     let on_screen = !options.once && !options.json && std::io::stdout().is_terminal();

@@ -1,28 +1,12 @@
-//! The model as Prometheus text, and the port on which it is served.
-//!
-//! A request is answered with everything, whatever it asks for; only GET and HEAD are answered. Each connection has two seconds to
-//! ask and two to take the answer, and those that say nothing keep no other waiting while there are fewer than 64.
-//! That is all of HTTP that a scraper needs, so there is no crate for it.
+//! The model as Prometheus text.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use vipl_pages::layout::latency_from;
 use vipl_pages::read::Cq;
 
 use crate::model::{Model, ProcessNow, ViNow};
 use crate::words;
-
-/// How long a scraper may take to ask, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request; what is beyond is not read.
-const REQUEST_MAX: usize = 8192;
-
-/// Connections at a time.
-const CONNECTIONS_MAX: usize = 64;
 
 /// A metric of a VI.
 type OfVi = (&'static str, &'static str, &'static str, fn(&ViNow) -> u64);
@@ -245,97 +229,6 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Serves until the process ends.
-///
-/// # Errors
-/// The address cannot be used.
-pub(crate) fn serve(
-    address: SocketAddr,
-    model: impl FnMut() -> std::io::Result<Model> + Send,
-) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address)?;
-    eprintln!("serving http://{}/metrics", listener.local_addr()?);
-    let model = Mutex::new(model);
-    let (served, fewer) = (Mutex::new(0_usize), Condvar::new());
-    std::thread::scope(|scope| {
-        for stream in listener.incoming() {
-            let count = fewer.wait_while(held(&served), |count| *count >= CONNECTIONS_MAX);
-            *count.unwrap_or_else(PoisonError::into_inner) += 1;
-            let connection = || {
-                match stream {
-                    // A scraper may leave early.
-                    Ok(stream) => drop(answer(stream, || held(&model)())),
-                    // For instance no descriptors: the next one is not tried at once.
-                    Err(_) => vipl_sys::clock::sleep(PATIENCE),
-                }
-                *held(&served) -= 1;
-                fewer.notify_one();
-            };
-            if std::thread::Builder::new()
-                .spawn_scoped(scope, connection)
-                .is_err()
-            {
-                *held(&served) -= 1;
-            }
-        }
-    });
-    Ok(())
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn answer(
-    mut stream: TcpStream,
-    model: impl FnOnce() -> std::io::Result<Model>,
-) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let begun = vipl_sys::clock::Instant::now();
-    let mut request = Vec::new();
-    let mut part = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let bytes = stream.read(&mut part)?;
-        request.extend_from_slice(&part[..bytes]);
-        if bytes == 0 || request.len() > REQUEST_MAX || begun.elapsed() > PATIENCE {
-            return Ok(());
-        }
-    }
-    let (status, body) = if request.starts_with(b"GET ") || request.starts_with(b"HEAD ") {
-        match model() {
-            Ok(model) => ("200 OK", text(&model)),
-            Err(error) => ("500 Internal Server Error", format!("{error}\n")),
-        }
-    } else {
-        ("405 Method Not Allowed", String::new())
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    let end = vipl_sys::clock::Instant::now() + PATIENCE;
-    write_until(end, &mut stream, head.as_bytes())?;
-    if !request.starts_with(b"HEAD ") {
-        write_until(end, &mut stream, body.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Writes everything before this time, also to one who reads a byte now and then.
-fn write_until(
-    end: vipl_sys::clock::Instant,
-    stream: &mut TcpStream,
-    mut bytes: &[u8],
-) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let left = end.saturating_duration_since(vipl_sys::clock::Instant::now());
-        // Zero is no timeout: an error.
-        stream.set_write_timeout(Some(left))?;
-        bytes = &bytes[stream.write(bytes)?..];
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,51 +284,5 @@ mod tests {
         );
         assert_eq!(buckets.last().unwrap(), &(f64::INFINITY, 50));
         assert!(text.contains("vipl_vi_sent_bytes_total{pid=\"9\",") && text.contains("} 50000\n"));
-    }
-
-    #[test]
-    fn a_scraper_is_answered_and_others_are_not() {
-        let ask = |request: &str| {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let client = std::thread::spawn({
-                let request = request.to_owned();
-                move || {
-                    let mut stream = TcpStream::connect(address).unwrap();
-                    stream.write_all(request.as_bytes()).unwrap();
-                    stream.shutdown(std::net::Shutdown::Write).unwrap();
-                    let mut text = String::new();
-                    let _ = stream.read_to_string(&mut text);
-                    text
-                }
-            });
-            let (stream, _) = listener.accept().unwrap();
-            answer(stream, || Ok(model(&[(1, vec![seen(9, 5)])]))).unwrap();
-            client.join().unwrap()
-        };
-        let text = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("vipl_vis{pid=\"9\""));
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}", body.len())));
-        assert!(ask("POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        assert_eq!(ask("GET /"), "");
-        assert!(ask("HEAD / HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
-    }
-
-    #[test]
-    fn a_scraper_that_reads_slowly_is_left() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut stream, _) = listener.accept().unwrap();
-        let begun = vipl_sys::clock::Instant::now();
-        let write = move || write_until(begun + PATIENCE, &mut stream, &vec![b'x'; 64 << 20]);
-        let writer = std::thread::spawn(write);
-        let mut part = vec![0; 64 << 10];
-        while !writer.is_finished() && begun.elapsed() < 10 * PATIENCE {
-            slow.read_exact(&mut part).unwrap();
-            vipl_sys::clock::sleep(PATIENCE / 20);
-        }
-        assert!(writer.is_finished());
-        assert!(writer.join().unwrap().is_err());
     }
 }
