@@ -131,7 +131,7 @@ fn in_own_mounts(script: &str, name: &str) -> Option<Finished> {
         return None;
     };
     let whole = format!("set -e; {script}; exec \"$@\"");
-    let run = Run::compatible("/usr/bin/env");
+    let run = Run::compatible("/usr/bin/env").allow("vipstat does not see");
     let run = ["unshare", flag, "sh", "-c", &whole, "sh"]
         .iter()
         .fold(run, |run, word| run.arg(word));
@@ -140,10 +140,16 @@ fn in_own_mounts(script: &str, name: &str) -> Option<Finished> {
 
 #[test]
 fn shared_memory_folder_full() {
-    in_own_mounts(
-        "mount -t tmpfs -o size=4096 none /dev/shm; head -c 8192 /dev/zero >/dev/shm/full 2>/dev/null || :",
-        "tour",
-    );
+    let script = "mount -t tmpfs -o size=4096,mode=700 none /dev/shm; \
+                  head -c 8192 /dev/zero >/dev/shm/full 2>/dev/null || :; export VIPL_PUBLISH=/dev/shm";
+    let Some(full) = in_own_mounts(script, "tour") else {
+        return;
+    };
+    let said =
+        "publish: /dev/shm: No space left on device (os error 28); vipstat does not see this";
+    let lines = full.log(&["warn"]);
+    let is_said = lines.iter().any(|line| line.contains(said));
+    assert!(is_said, "{}", full.report("a warning"));
 }
 
 #[test]

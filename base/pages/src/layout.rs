@@ -206,14 +206,16 @@ pub struct Process {
     pub cq_bound: Word,
     /// See `nic_bound`.
     pub vi_bound: Word,
-    /// VIs for which there was no page.
+    /// VIs that are there and have no record here: beyond the table, or without memory.
     pub vis_left_out: Word,
     /// Version of the library.
     pub version: Bytes<32>,
     /// Path of the program.
     pub program: Bytes<512>,
+    /// Pages of the file for which there was no memory: what they would hold is not seen.
+    pub pages_left_out: Word,
     /// 0.
-    pub reserved: Bytes<3424>,
+    pub reserved: Bytes<3416>,
 }
 
 /// One NIC handle.
@@ -550,7 +552,7 @@ impl Vi {
 }
 
 const _: () = {
-    assert!(size_of::<Process>() == 4096);
+    assert!(size_of::<Process>() == 4096 && offset_of!(Process, pages_left_out) == 672);
     assert!(size_of::<Nic>() == 256);
     assert!(size_of::<Counter>() == 64);
     assert!(size_of::<Cq>() == 64);

@@ -140,6 +140,8 @@ pub struct Process {
     #[expect(missing_docs)]
     pub vis_left_out: u64,
     #[expect(missing_docs)]
+    pub pages_left_out: u64,
+    #[expect(missing_docs)]
     pub version: String,
     #[expect(missing_docs)]
     pub program: String,
@@ -413,6 +415,7 @@ fn process(head: &Record<'_>) -> Process {
         clock: head.word(offset_of!(layout::Process, clock)),
         ended: head.word(offset_of!(layout::Process, ended)),
         vis_left_out: head.word(offset_of!(layout::Process, vis_left_out)),
+        pages_left_out: head.word(offset_of!(layout::Process, pages_left_out)),
         version: head.text(offset_of!(layout::Process, version), 32),
         program: head.text(offset_of!(layout::Process, program), 512),
         has_flights: head.word(offset_of!(layout::Process, bytes)) > layout::BYTES as u64,

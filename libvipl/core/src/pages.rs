@@ -6,7 +6,8 @@
 //!
 //! A record belongs to the slot of its handle. The thread that has locked the object writes it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use vipl_pages::layout::{
     self, BYTES, COUNTERS, COUNTERS_AT, COUNTS_AT, CQS, CQS_AT, NICS, NICS_AT, SAMPLED_AT, VIS,
@@ -35,6 +36,8 @@ pub(crate) struct Pages {
     /// Names of the counters, in the order of their records.
     counters: Mutex<Vec<String>>,
     open_nics: AtomicU32,
+    /// The log tells that some records are not seen.
+    has_warned: AtomicBool,
 }
 
 /// Records for objects beyond the tables: written, and never read.
@@ -67,7 +70,9 @@ impl Pages {
             }
             Err(why) => {
                 let publish = settings.text("publish");
-                if matches!(publish, "on" | "off") || settings.secure {
+                // What others have filled is no choice of this user.
+                let is_full = matches!(why.kind(), StorageFull | QuotaExceeded);
+                if !is_full && (matches!(publish, "on" | "off") || settings.secure) {
                     log::debug!(target: "core", "vipstat does not see this process: {why}");
                 } else {
                     log::warn!(target: "settings", "publish: {publish}: {why}; vipstat does not see this process");
@@ -82,6 +87,7 @@ impl Pages {
             file,
             counters: Mutex::default(),
             open_nics: AtomicU32::new(0),
+            has_warned: AtomicBool::new(false),
         };
         pages.describe();
         pages
@@ -149,20 +155,26 @@ impl Pages {
         record.unwrap_or(&scratch().cq)
     }
 
-    /// The records of a new VI: the data path's, and the rest.
+    /// The records of a new VI: the data path's, and the rest. Either both are seen, or none: one alone would tell wrong counts.
     pub(crate) fn vi(&self, handle: usize) -> (&'static layout::Counts, &'static layout::Vi) {
         let slot = slot(handle);
-        let counts = self.of_table(slot, VIS, COUNTS_AT);
-        match counts.zip(self.of_table(slot, VIS, VIS_AT)) {
-            Some(records) => {
-                self.process().vi_bound.raise(slot as u64 + 1);
-                records
+        let counts = self.of_table::<layout::Counts>(slot, VIS, COUNTS_AT);
+        let page = match counts {
+            // VIs that share a page of the one table share one of the other, so no VI that is seen has its record there.
+            Some(counts) if !self.memory.has(counts) => {
+                self.memory.hidden(VIS_AT + slot * size_of::<layout::Vi>())
             }
-            None => {
-                self.process().vis_left_out.add(1);
-                (&scratch().counts, &scratch().vi)
-            }
+            _ => self.of_table(slot, VIS, VIS_AT),
+        };
+        let records = counts.zip(page);
+        if records.is_some() {
+            self.process().vi_bound.raise(slot as u64 + 1);
         }
+        let (counts, page) = records.unwrap_or((&scratch().counts, &scratch().vi));
+        if !self.memory.has(page) {
+            self.process().vis_left_out.add(1);
+        }
+        (counts, page)
     }
 
     /// Whether another process can see the records.
@@ -170,9 +182,10 @@ impl Pages {
         self.file.is_some()
     }
 
-    /// The record of what is sampled of a VI. `None`: there is none, or no memory.
+    /// The record of what is sampled of a VI. `None`: there is none, or no memory, and nothing is said of the VI then.
     pub(crate) fn sampled(&self, handle: usize) -> Option<&'static layout::Sampled> {
-        self.of_table(slot(handle), VIS, SAMPLED_AT)
+        let record = self.of_table(slot(handle), VIS, SAMPLED_AT);
+        record.filter(|record| self.memory.has(*record))
     }
 
     /// Where the ring of a VI's queue lies, if it is recorded; NULL else. The memory stays, and is the slot's.
@@ -180,7 +193,7 @@ impl Pages {
         let slot = slot(handle);
         let place = layout::FLIGHTS_AT + slot * size_of::<layout::Flight>();
         let flight = (self.has_flights && slot < VIS)
-            .then(|| self.memory.record::<layout::Flight>(place))
+            .then(|| self.record::<layout::Flight>(place))
             .flatten();
         flight.map_or(std::ptr::null_mut(), |flight| {
             (&raw const flight.rings[queue]).cast_mut().cast()
@@ -189,7 +202,7 @@ impl Pages {
 
     /// A VI has been destroyed; its slot is still locked.
     pub(crate) fn vi_destroyed(&self, record: &layout::Vi) {
-        if std::ptr::eq(record, &raw const scratch().vi) {
+        if !self.memory.has(record) {
             self.process().vis_left_out.subtract(1);
         }
         record.sequence.change(|| record.clear());
@@ -223,7 +236,23 @@ impl Pages {
     }
 
     fn of_table<T>(&self, slot: usize, room: usize, place: usize) -> Option<&'static T> {
-        (slot < room).then(|| self.memory.record(place + slot * size_of::<T>()))?
+        (slot < room).then(|| self.record(place + slot * size_of::<T>()))?
+    }
+
+    /// The record at this place. Tells readers and, once, the log of pages that the file could not have.
+    fn record<T>(&self, place: usize) -> Option<&'static T> {
+        let record = self.memory.record(place);
+        let left_out = self.memory.left_out();
+        if left_out > 0
+            && let Some(file) = &self.file
+        {
+            self.process().pages_left_out.raise(left_out);
+            if !self.has_warned.swap(true, Ordering::Relaxed) {
+                let folder = file.path().parent().unwrap_or(file.path()).display();
+                log::warn!(target: "settings", "publish: {folder}: it is full; vipstat does not see all of this process");
+            }
+        }
+        record
     }
 
     /// The process calls `exit`. A file that shows no NIC handle tells nothing more.

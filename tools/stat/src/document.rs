@@ -147,6 +147,7 @@ fn process<'a>(model: &'a Model, process: &'a ProcessNow) -> impl Serialize + 'a
         })),
         "keeps_descriptors": about.has_flights,
         "vis_left_out": about.vis_left_out,
+        "pages_left_out": about.pages_left_out,
         "nics": nics.collect::<Value>(),
         "cqs": cqs.collect::<Value>(),
         "vis": null,

@@ -61,19 +61,26 @@ pub(crate) fn text(model: &Model, width: usize, is_narrowed: bool) -> String {
             text += &view.text(width);
         }
     }
-    let mut notes = Vec::new();
-    for process in &model.processes {
-        let out = process.seen.pages.process.vis_left_out;
-        if out > 0 {
-            let pid = process.seen.pid;
-            notes.push(format!("process {pid}: {out} more VIs are not published"));
-        }
-    }
+    let mut notes: Vec<String> = model.processes.iter().filter_map(left_out).collect();
     for (path, why) in &model.unreadable {
         notes.push(format!("cannot read {}: {why}", path.display()));
     }
     text.extend(notes.iter().map(|note| wrapped(note, width, "", INDENT)));
     text
+}
+
+/// What is not seen of a process.
+fn left_out(process: &ProcessNow) -> Option<String> {
+    let (pid, about) = (process.seen.pid, &process.seen.pages.process);
+    let mut parts = Vec::new();
+    if about.vis_left_out > 0 {
+        parts.push(format!("{} more VIs are not published", about.vis_left_out));
+    }
+    if about.pages_left_out > 0 {
+        let pages = about.pages_left_out;
+        parts.push(format!("its file system was full (pages missing: {pages})"));
+    }
+    (!parts.is_empty()).then(|| format!("process {pid}: {}", parts.join("; ")))
 }
 
 /// What the processes of a model were doing when they ended, and which others have ended.
@@ -93,6 +100,9 @@ pub(crate) fn last(model: &Model, others: &[ProcessNow], width: usize) -> String
             "",
             INDENT,
         );
+        if let Some(note) = left_out(process) {
+            text += &wrapped(&note, width, "", INDENT);
+        }
         let one = Model {
             time: model.time,
             processes: vec![process.clone()],
@@ -211,5 +221,31 @@ before the end  event
             text.ends_with("  2 server2: called exit 0.000002 s earlier\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let said = |vis, pages| {
+            let mut one = seen(9, 5);
+            let process = &mut one.pages.process;
+            (process.vis_left_out, process.pages_left_out) = (vis, pages);
+            let model = model(&[(1, vec![one])]);
+            let row = View::processes(&model).rows.remove(0);
+            let texts = [text(&model, 80, false), last(&model, &[], 80)];
+            let notes = texts.map(|text| text.contains("process 9: "));
+            assert_eq!(notes[0], notes[1]);
+            (
+                row.cells[4].text.clone(),
+                row.cells[1].text.clone(),
+                notes[0],
+            )
+        };
+        let said = |vis, pages| {
+            let (vis, program, note) = said(vis, pages);
+            (vis, program.ends_with(" (in part)"), note)
+        };
+        assert_eq!(said(0, 0), ("1".to_owned(), false, false));
+        assert_eq!(said(196, 0), ("1 of 197".to_owned(), true, true));
+        assert_eq!(said(0, 3), ("1".to_owned(), true, true));
     }
 }

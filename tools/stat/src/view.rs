@@ -70,6 +70,17 @@ fn number(value: u64) -> Cell {
     }
 }
 
+/// How many are seen of all.
+fn of(seen: u64, all: u64) -> Cell {
+    Cell {
+        text: match seen == all {
+            true => all.to_string(),
+            false => format!("{seen} of {all}"),
+        },
+        number: Some(all as f64),
+    }
+}
+
 fn short(value: f64, words: fn(f64) -> String) -> Cell {
     Cell {
         text: words(value),
@@ -142,10 +153,13 @@ impl View {
                 subject: Subject::Process(process.seen.path.clone()),
                 cells: vec![
                     number(process.seen.pid),
-                    text(words::program(&about.program)),
+                    text(match about.vis_left_out | about.pages_left_out {
+                        0 => words::program(&about.program).to_owned(),
+                        _ => format!("{} (in part)", words::program(&about.program)),
+                    }),
                     number(process.seen.user.into()),
                     number(sums.nics as u64),
-                    number(sums.vis),
+                    of(sums.vis.wrapping_sub(about.vis_left_out), sums.vis),
                     number(sums.connected as u64),
                     rate(sums.rates, |r| r.sent, words::count),
                     rate(sums.rates, |r| r.received, words::count),

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, remove_file};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ impl Published {
             let file = File::from(fd::above_standard(OwnedFd::from(file))?);
             life::take(&file)?;
             fd::set_size(file.as_fd(), bytes)?;
+            // Without its first page, on a full file system, the file would tell nothing; later ones may be missing.
+            file.write_all_at(&[0; 8], 0)?;
             let memory = Memory::of_file(file.as_raw_fd(), bytes)?;
             Ok((memory, OwnedFd::from(file)))
         };

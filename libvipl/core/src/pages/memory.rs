@@ -8,20 +8,32 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sync::Mutex;
 
 /// Bytes of the parts of a file whose first store is guarded.
 const PAGE: usize = 4096;
 
+/// A page of the mapping.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Page {
+    /// Not yet written to.
+    New,
+    /// It can be written to.
+    Present,
+    /// The same, and the file has a hole there.
+    Replaced,
+}
+
 /// The records' memory; never unmapped.
 pub(super) struct Memory {
     /// NULL: there is none.
     base: *mut u8,
     bytes: usize,
-    /// Whether each page can be written to.
-    present: Mutex<Vec<bool>>,
+    pages: Mutex<Vec<Page>>,
+    /// Pages that the file could not have.
+    left_out: AtomicU64,
 }
 
 // SAFETY: the mapping does not move, and records have atomic fields only.
@@ -34,7 +46,8 @@ impl Memory {
         Memory {
             base,
             bytes,
-            present: Mutex::new(vec![false; bytes / PAGE]),
+            pages: Mutex::new(vec![Page::New; bytes / PAGE]),
+            left_out: AtomicU64::new(0),
         }
     }
 
@@ -72,18 +85,27 @@ impl Memory {
 
     /// The record at this place, whose pages can be written to. `None`: there is no memory.
     pub(super) fn record<T>(&self, place: usize) -> Option<&'static T> {
+        self.made(place, Memory::touch)
+    }
+
+    /// The same, in private memory with all that is beside it, unless something there is in use.
+    pub(super) fn hidden<T>(&self, place: usize) -> Option<&'static T> {
+        self.made(place, Memory::replace)
+    }
+
+    fn made<T>(&self, place: usize, make: fn(&Memory, usize) -> Page) -> Option<&'static T> {
         debug_assert!(
             place + size_of::<T>() <= self.bytes && place.is_multiple_of(align_of::<T>())
         );
         if self.base.is_null() {
             return None;
         }
-        let mut present = self.present.lock();
-        for page in place / PAGE..(place + size_of::<T>()).div_ceil(PAGE) {
-            if !present[page] {
-                present[page] = self.touch(page);
+        let mut pages = self.pages.lock();
+        for number in range::<T>(place) {
+            if pages[number] == Page::New {
+                pages[number] = make(self, number);
             }
-            if !present[page] {
+            if pages[number] == Page::New {
                 return None;
             }
         }
@@ -91,19 +113,51 @@ impl Memory {
         Some(unsafe { &*self.base.add(place).cast::<T>() })
     }
 
+    /// Whether a record lies in this memory, and where the file has it if there is one.
+    pub(super) fn has<T>(&self, record: &T) -> bool {
+        let place = (&raw const *record).addr().wrapping_sub(self.base.addr());
+        let is_inside = place < self.bytes;
+        let pages = self.pages.lock();
+        is_inside && range::<T>(place).all(|number| pages[number] == Page::Present)
+    }
+
+    /// Pages that the file could not have.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
     /// Makes a page writable, and lets private memory take its place if that cannot be.
-    fn touch(&self, page: usize) -> bool {
+    fn touch(&self, number: usize) -> Page {
         let zero = [0_u8; 8];
         // SAFETY: inside the mapping; no record there is in use yet; a fault is caught.
-        unsafe {
-            let at = self.base.add(page * PAGE);
-            if vipl_guard::copy(at, zero.as_ptr(), zero.len()).is_ok() {
-                return true;
-            }
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            libc::mmap(at.cast(), PAGE, READ_WRITE, flags, -1, 0) != libc::MAP_FAILED
+        let written = unsafe {
+            let at = self.base.add(number * PAGE);
+            vipl_guard::copy(at, zero.as_ptr(), zero.len())
+        };
+        if written.is_ok() {
+            return Page::Present;
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        self.replace(number)
+    }
+
+    fn replace(&self, number: usize) -> Page {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: inside the mapping; no record there is in use yet.
+        let replaced = unsafe {
+            let at = self.base.add(number * PAGE);
+            libc::mmap(at.cast(), PAGE, READ_WRITE, flags, -1, 0)
+        };
+        match replaced == libc::MAP_FAILED {
+            true => Page::New,
+            false => Page::Replaced,
         }
     }
+}
+
+/// The pages of a record.
+fn range<T>(place: usize) -> std::ops::Range<usize> {
+    place / PAGE..(place + size_of::<T>()).div_ceil(PAGE)
 }
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,19 +1,36 @@
 use std::fs::{File, read_dir};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vipl_pages::{Snapshot, folder, life, read};
 
 use super::*;
 use vipl_pages::record::Happened;
 
-/// A folder in memory; `None` where there is none.
-fn place() -> Option<tempfile::TempDir> {
+/// A folder in memory, for one test at a time: a child of `fork` knows one file of its process.
+struct Place(
+    tempfile::TempDir,
+    #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>,
+);
+
+impl Place {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// `None` where there is none.
+fn place() -> Option<Place> {
+    static ONE: Mutex<()> = Mutex::new(());
     vipl_guard::install();
     let place = tempfile::tempdir_in("/dev/shm").ok()?;
     let closed = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(place.path(), closed).ok()?;
-    Some(place)
+    Some(Place(
+        place,
+        ONE.lock().unwrap_or_else(PoisonError::into_inner),
+    ))
 }
 
 fn settings(publish: &str) -> Settings {
@@ -140,26 +157,73 @@ fn the_latest_dead_processes_are_kept() {
     assert!(read::head(&File::open(&paths[11]).unwrap()).is_ok());
 }
 
-/// The disk is full, or the file has been cut short: the process goes on, and the record is not seen.
+/// A process whose file has no memory from this place on, and its file, which has room again.
+fn full_from(place: &Path, end: usize, fill: impl FnOnce(&Pages)) -> (Pages, File) {
+    let pages = pages_in(place);
+    let path = files(place).remove(0);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    file.set_len(end as u64).unwrap();
+    fill(&pages);
+    file.set_len(BYTES as u64).unwrap();
+    (pages, file)
+}
+
+/// The file system is full, or the file has been cut short: the process goes on, and the file says what is not seen.
 #[test]
 fn a_page_that_cannot_be_had_is_replaced() {
     if !vipl_guard::CATCHES {
         return;
     }
     let Some(place) = place() else { return };
-    let pages = pages_in(place.path());
-    let path = files(place.path()).remove(0);
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(COUNTS_AT as u64)
-        .unwrap();
-    let (counts, vi) = pages.vi(9);
-    counts.posted(1, 1);
-    assert_eq!(counts.queues[1].posted.load(Ordering::Relaxed), 1);
-    vi.happened(7, Happened::Created);
-    assert_eq!(vi.events.get(), 1);
+    let mut vis = Vec::new();
+    let (pages, file) = full_from(place.path(), VIS_AT + 4096, |pages| {
+        // Four VIs lie on a page.
+        for handle in 0..6_usize {
+            let (counts, vi) = pages.vi(handle);
+            vi.handle.set(1 + handle as u64);
+            counts.posted(1, 1);
+            vi.happened(7, Happened::Created);
+            assert_eq!(counts.queues[1].posted.load(Ordering::Relaxed), 1);
+            assert_eq!(vi.events.get(), 1);
+            vis.push(vi);
+        }
+        assert!(
+            pages.sampled(0).is_none(),
+            "a reader would take holes for it"
+        );
+    });
+    let read = || Snapshot::read(&file).unwrap();
+    let (process, seen) = (read().process, read().vis);
+    assert_eq!((process.vis_left_out, process.pages_left_out), (2, 2));
+    assert_eq!(
+        seen.iter().map(|vi| vi.slot).collect::<Vec<_>>(),
+        [0, 1, 2, 3]
+    );
+    pages.vi_destroyed(vis[4]);
+    pages.vi_destroyed(vis[0]);
+    let process = read().process;
+    assert_eq!((process.vis_left_out, process.pages_left_out), (1, 2));
+    assert!(pages.has_warned.load(Ordering::Relaxed));
+}
+
+/// A VI without its counters is not shown, since they would seem to be 0.
+#[test]
+fn a_vi_is_seen_with_its_counters_or_not_at_all() {
+    if !vipl_guard::CATCHES {
+        return;
+    }
+    let Some(place) = place() else { return };
+    let (pages, file) = full_from(place.path(), COUNTS_AT, |pages| {
+        // Counters of 64 VIs lie on a page.
+        pages.vi(9).1.handle.set(10_u64);
+    });
+    // There is room again.
+    pages.vi(10).1.handle.set(11_u64);
+    pages.vi(64).1.handle.set(65_u64);
+    let read = Snapshot::read(&file).unwrap();
+    assert_eq!(read.vis.iter().map(|vi| vi.slot).collect::<Vec<_>>(), [64]);
+    let about = &read.process;
+    assert_eq!((about.vis_left_out, about.pages_left_out), (2, 1));
 }
 
 #[test]
