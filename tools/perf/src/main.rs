@@ -43,6 +43,7 @@ mod tests;
 mod threads;
 mod udp;
 mod usage;
+mod whole;
 
 use std::process::ExitCode;
 

@@ -12,13 +12,14 @@ use crate::cli::Options;
 use crate::kept::{LATENCIES, RATES, STREAMS, drawn, heading, in_unit, read, results, word};
 use crate::legend::legend;
 use crate::page::page;
+use crate::whole::Place;
 
 /// Histograms in one chart: the least size, the greatest, and one in between.
 const HISTOGRAMS: usize = 3;
 /// What is drawn, and where to.
 pub(crate) struct Pictures {
-    plot: Option<PathBuf>,
-    report: Option<PathBuf>,
+    plot: Option<Place>,
+    report: Option<Place>,
     other: Option<Value>,
 }
 
@@ -26,19 +27,28 @@ impl Pictures {
     /// None if no picture was asked for.
     ///
     /// # Errors
-    /// The run to compare with cannot be read.
+    /// The run to compare with cannot be read, or a file cannot be written.
     pub(crate) fn new(options: &Options) -> Result<Option<Self>> {
         if !options.draws() {
             return Ok(None);
         }
         // Before anything is measured.
-        for file in options.plot.iter().chain(&options.report) {
-            writable(file)?;
-        }
+        let read_from = options.from.iter().chain(&options.compare);
+        let read_from: Vec<PathBuf> = read_from
+            .filter_map(|file| std::fs::canonicalize(file).ok())
+            .collect();
+        let mut others: Vec<&Path> = read_from.iter().map(PathBuf::as_path).collect();
+        let place = |file: &Option<PathBuf>, others: &[&Path]| {
+            let place = file.as_deref().map(|file| Place::new(file, others));
+            place.transpose()
+        };
+        let plot = place(&options.plot, &others)?;
+        others.extend(plot.iter().map(Place::path));
+        let report = place(&options.report, &others)?;
         let other = options.compare.as_deref().map(read).transpose()?;
         Ok(Some(Self {
-            plot: options.plot.clone(),
-            report: options.report.clone(),
+            plot,
+            report,
             other,
         }))
     }
@@ -58,30 +68,14 @@ impl Pictures {
             return Err(Error::Usage(why));
         }
         if let Some(file) = &self.plot {
-            write(file, &chart::svg(&head, &charts))?;
+            file.write(&chart::svg(&head, &charts))?;
         }
         if let Some(file) = &self.report {
             // The page has the heading as text.
-            write(file, &page(run, other, &head, &chart::svg(&[], &charts)))?;
+            file.write(&page(run, other, &head, &chart::svg(&[], &charts)))?;
         }
         Ok(())
     }
-}
-
-/// A file that does not exist yet, or a regular one. To open a FIFO waits for its reader.
-fn writable(file: &Path) -> Result<()> {
-    match std::fs::metadata(file) {
-        Ok(about) if !about.is_file() => Err(Error::Usage(format!(
-            "{} exists and is no regular file",
-            file.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-fn write(file: &Path, text: &str) -> Result<()> {
-    writable(file)?;
-    std::fs::write(file, text).map_err(|error| Error::io(file.display().to_string(), error))
 }
 
 fn charts(run: &Value, other: Option<&Value>) -> Vec<Chart> {
@@ -401,18 +395,13 @@ mod tests {
 
     /// None of them is waited for.
     #[test]
-    fn only_regular_files_are_read_and_written() {
+    fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for file in [fifo.as_path(), Path::new("/dev/zero"), folder.path()] {
             assert!(read(file).is_err(), "{}", file.display());
-            let error = write(file, "").unwrap_err().to_string();
-            assert!(error.contains("is no regular file"), "{error}");
         }
-        let new = folder.path().join("new.svg");
-        write(&new, "one").unwrap();
-        write(&new, "two").unwrap();
     }
 
     #[test]
