@@ -56,7 +56,7 @@ impl std::fmt::Display for Unreadable {
             Unreadable::Layout(found) => {
                 write!(
                     f,
-                    "its pages have layout {found}; this program reads {LAYOUT}"
+                    "its process has another version of VIPL: layout {found}, where this program reads {LAYOUT}"
                 )
             }
         }

@@ -204,8 +204,7 @@ fn ended(
 
 /// Why there is no process to show.
 fn nothing_left(pid: Option<u64>, ended: &[ProcessNow], all: &Model) -> String {
-    const WHY: &str =
-        "one that has closed its NICs leaves none, and those of the latest eight are kept";
+    const WHY: &str = "one that has closed its NICs leaves none, and the next process that starts keeps those of the latest eight";
     let mut all = all.processes.iter();
     let Some(pid) = pid else {
         return match all.any(|process| process.end.is_some()) {
@@ -225,7 +224,7 @@ fn nothing_left(pid: Option<u64>, ended: &[ProcessNow], all: &Model) -> String {
         true => "there are none".to_owned(),
         false => format!("there are those of {}", others.join(", ")),
     };
-    format!("no pages of process {pid}: {WHY}; {others}")
+    format!("process {pid} has left no pages: {WHY}; {others}")
 }
 
 /// The width of the terminal; without one, that of `COLUMNS`, or no limit.

@@ -135,7 +135,9 @@ impl Screen {
     }
 
     fn go(&mut self, tab: Tab) {
-        (self.tab, self.sort, self.reversed) = (tab, 0, true);
+        (self.tab, self.sort) = (tab, 0);
+        // Numbers of processes from the smallest, names from the first.
+        self.reversed = !matches!(tab, Tab::Agent | Tab::Devices);
         self.table = TableState::default().with_selected(0);
         (self.part, self.detail, self.help) = (0, None, false);
     }

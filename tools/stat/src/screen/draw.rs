@@ -135,7 +135,7 @@ impl Screen {
         if view.rows.is_empty() {
             let nothing = match self.tab {
                 Tab::Processes if self.model.processes.is_empty() => {
-                    "no process publishes anything"
+                    "no process publishes anything; vipstat --last shows one that has ended"
                 }
                 _ => "nothing to show",
             };

@@ -150,6 +150,20 @@ fn keys_sort_filter_and_quit() {
     for (number, tab) in ('1'..='7').zip(Tab::ALL) {
         screen.key(KeyCode::Char(number));
         assert_eq!(screen.tab, tab);
+        let firsts: Vec<_> = screen
+            .view()
+            .rows
+            .into_iter()
+            .map(|row| row.cells[0].text.clone())
+            .collect();
+        match firsts
+            .iter()
+            .map(|text| text.parse::<u64>())
+            .collect::<Result<Vec<_>, _>>()
+        {
+            Ok(numbers) => assert!(numbers.is_sorted(), "{tab:?}: {numbers:?}"),
+            Err(_) => assert!(firsts.is_sorted(), "{tab:?}: {firsts:?}"),
+        }
         lines(&mut screen, 40);
     }
     screen.key(KeyCode::Tab);
@@ -162,7 +176,10 @@ fn keys_sort_filter_and_quit() {
 #[test]
 fn nothing_to_show_and_any_size_are_fine() {
     let mut screen = Screen::new(Model::default(), String::new());
-    assert_eq!(lines(&mut screen, 80)[2], "no process publishes anything");
+    assert_eq!(
+        lines(&mut screen, 80)[2],
+        "no process publishes anything; vipstat --last shows one that has ended"
+    );
     screen.key(KeyCode::Enter);
     screen.key(KeyCode::Down);
     for (width, height) in [(1, 1), (5, 3), (200, 50)] {
