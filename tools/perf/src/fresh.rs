@@ -63,7 +63,12 @@ const UNITS: [&str; 5] = ["KiB", "ms", "µs", "/s", ""];
 fn figure_of(found: &Value) -> Option<Figure> {
     let unit = UNITS.iter().find(|unit| found["unit"] == **unit)?;
     let name = found["name"].as_str()?.to_owned();
-    Some(figure(name, found["value"].as_f64()?, unit))
+    // What could not be known is no number: null.
+    let value = match found.get("value")? {
+        Value::Null => f64::NAN,
+        value => value.as_f64()?,
+    };
+    Some(figure(name, value, unit))
 }
 
 #[cfg(test)]
@@ -77,5 +82,7 @@ mod tests {
         let expected = figure("after one message", 1.0, "KiB");
         assert_eq!(figure_of(&found), Some(expected));
         assert_eq!(figure_of(&json!({"name": "x", "value": 1.0})), None);
+        let unknown = figure_of(&json!({"name": "p99", "value": null, "unit": "µs"}));
+        assert!(unknown.is_some_and(|figure| figure.value.is_nan()));
     }
 }
