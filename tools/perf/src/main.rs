@@ -89,11 +89,14 @@ fn run(options: &Options) -> Result<()> {
     if let Some(numbers) = &options.peer {
         return tests::serve(&mut Session::as_peer(numbers, host::library)?).map(drop);
     }
+    let pictureless = |option| Error::Usage(format!("{option} needs --plot or --report"));
     if let Some(file) = &options.from {
-        let asked = || Error::Usage("--from needs --plot or --report".to_owned());
         return Pictures::new(options)?
-            .ok_or_else(asked)?
+            .ok_or_else(|| pictureless("--from"))?
             .draw(&kept::read(file)?);
+    }
+    if options.compare.is_some() && !options.draws() {
+        return Err(pictureless("--compare"));
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));

@@ -316,6 +316,14 @@ fn a_run_is_drawn() {
     for (arguments, why) in [
         (&["--from", &kept][..], "--from needs --plot or --report"),
         (
+            &["--self", "--compare", "/nowhere/a.json", "latency"],
+            "--compare needs --plot or --report",
+        ),
+        (
+            &["--table", "--compare", "/nowhere/a.json"],
+            "--compare needs --plot or --report",
+        ),
+        (
             &["--from", "/nowhere/a.json", "--plot", &picture],
             "/nowhere/a.json: No such file",
         ),
