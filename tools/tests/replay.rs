@@ -169,7 +169,8 @@ fn results_are_compared_without_bytes() {
 fn what_is_no_recording_is_said() {
     let (code, _, stderr) = replay(&[PathBuf::from("/dev/null")], &[]);
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("/dev/null: no recording"), "{stderr}");
+    let said = "/dev/null: no file of the layer record";
+    assert!(stderr.contains(said), "{stderr}");
     help_fits(REPLAY);
     fails_without_output(REPLAY, &["--help"]);
 }

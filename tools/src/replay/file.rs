@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use vipl_client::raw::abi::{VIP_CONTROL_OP_MASK, VIP_CONTROL_OP_RDMAREAD};
-use vipl_sys::file::read_text;
+use vipl_sys::file::read_small;
 use vipl_sys::text::one_line;
 
 use crate::{Error, Result};
@@ -134,6 +134,25 @@ pub(super) struct Recording {
     pub(super) calls: Vec<Call>,
 }
 
+/// What a file begins with.
+const MARK: &str = "vipl-record ";
+
+fn no_recording(name: &str, bytes: &[u8]) -> Error {
+    let what = match bytes.starts_with(MARK.as_bytes()) {
+        true => "a file of another version of the layer record",
+        false => "no file of the layer record",
+    };
+    let head = bytes.split(|byte| *byte == b'\n').next().unwrap_or(bytes);
+    // More bytes than are shown of their text.
+    let head = String::from_utf8_lossy(&head[..head.len().min(5 * SHOWN_MAX)]);
+    let head = shown(&head);
+    Error::Usage(format!("{name}: {what}: it begins with \"{head}\""))
+}
+
+fn no_call(name: &str, line: usize) -> Error {
+    Error::Usage(format!("{name}:{line}: this is no call"))
+}
+
 /// The line that a process writes when it ends.
 const END: &str = "vipl-record end";
 
@@ -145,8 +164,19 @@ impl Recording {
     pub(super) fn read(path: &Path, most: u64) -> Result<Recording> {
         let name = one_line(&path.to_string_lossy()).into_owned();
         let most = usize::try_from(most).unwrap_or(usize::MAX - 1);
-        let text = read_text(path, most).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
-        Recording::parse(&name, &text)
+        let bytes = read_small(path, most).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Recording::parse(&name, text),
+            // A line says more than the place of a byte: what is not text is no recording, or no call of one.
+            Err(error) => {
+                let whole = bytes[..error.valid_up_to()].iter();
+                let line = whole.filter(|byte| **byte == b'\n').count() + 1;
+                Err(match bytes.starts_with(MARK.as_bytes()) && line > 1 {
+                    true => no_call(&name, line),
+                    false => no_recording(&name, &bytes),
+                })
+            }
+        }
     }
 
     pub(super) fn parse(name: &str, text: &str) -> Result<Recording> {
@@ -154,11 +184,7 @@ impl Recording {
         let head = lines.next().map_or("", |(_, head)| head);
         let ["vipl-record", "1", _, boot, ref more @ ..] = head.split(' ').collect::<Vec<_>>()[..]
         else {
-            let text = format!(
-                "{name}: no recording of this version: it begins with \"{}\"",
-                shown(head)
-            );
-            return Err(Error::Usage(text));
+            return Err(no_recording(name, text.as_bytes()));
         };
         // The last line of a process that was killed may be short.
         let whole = text.ends_with('\n');
@@ -170,12 +196,7 @@ impl Recording {
                 None if line == END => has_end = true,
                 Some(call) => calls.push(call),
                 None if place + 1 == count && !whole => {}
-                None => {
-                    return Err(Error::Usage(format!(
-                        "{name}:{}: this is no call",
-                        place + 1
-                    )));
-                }
+                None => return Err(no_call(name, place + 1)),
             }
         }
         mark_expired(&mut calls);
@@ -276,7 +297,9 @@ mod tests {
         assert_eq!(post.bytes("data").unwrap(), [10, 255]);
         assert_eq!(recording.calls[1].address("LocalAddr").unwrap().1, b"a");
         for (text, said) in [
-            ("x", "no recording"),
+            ("x", "r: no file of the layer record: it begins with \"x\""),
+            ("", "r: no file of the layer record"),
+            ("vipl-record 2 7 b\n", "r: a file of another version of"),
             ("vipl-record 1 7 b\nnonsense\n", "r:2"),
         ] {
             let error = Recording::parse("r", text).unwrap_err().to_string();
@@ -312,6 +335,32 @@ mod tests {
         ] {
             let error = Recording::read(path, 99).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_no_recording() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("status");
+        for (bytes, said) in [
+            (
+                &b"VIPK\x01\0\0\0\xff\xfe"[..],
+                "status: no file of the layer record: it begins with \"VIPK",
+            ),
+            (&[0xff; 5000], "status: no file of the layer record"),
+            (
+                b"vipl-record 1 \xff b\n",
+                "status: a file of another version",
+            ),
+            (
+                b"vipl-record 1 7 b\n1 1 2 VipCloseNic VIP_SUCCESS\n\xff\n",
+                "status:3: this is no call",
+            ),
+        ] {
+            std::fs::write(&file, bytes).unwrap();
+            let error = Recording::read(&file, 1 << 20).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("utf-8"), "{error}");
+            assert!(error.len() < 1000, "{error}");
         }
     }
 
