@@ -175,6 +175,26 @@ fn what_is_no_recording_is_said() {
     fails_without_output(REPLAY, &["--help"]);
 }
 
+/// A file whose peers' files are missing is refused before anything waits for them.
+#[test]
+fn one_side_of_a_run_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = record(dir.path(), "simple", false);
+    let mut refused = 0;
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("a recording");
+        if !text.contains(" connection=") {
+            continue;
+        }
+        let (code, stdout, stderr) = replay(std::slice::from_ref(file), &[]);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        let said = " connects to a process whose file is not here; give all files of the run";
+        assert!(stderr.contains(said), "{stderr}");
+        refused += 1;
+    }
+    assert_eq!(refused, 2, "{files:?}");
+}
+
 /// Files of an earlier run stay in the folder: both runs at once are refused, and each can be made again by the command of the line.
 #[test]
 fn files_of_two_runs_are_refused() {

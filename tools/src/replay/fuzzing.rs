@@ -3,7 +3,7 @@
 use super::file::Recording;
 use super::memory::Memory;
 use super::process::{Process, Source};
-use super::{hosts, sides, threads};
+use super::{hosts, peers, sides, threads};
 
 /// Reads a recording and makes its memory, `most` bytes at most; `None` if that is refused.
 ///
@@ -14,6 +14,7 @@ pub fn read(text: &str, most: u64) -> Option<()> {
     let recording = Recording::parse("file", text).ok()?;
     let memory = Memory::of(&recording, most).ok()?;
     threads([&recording].into_iter()).ok()?;
+    let _ = peers::are_here(std::slice::from_ref(&recording));
     let process = Process::new(recording, memory);
     let calls = &process.recording.calls;
     for call in calls {

@@ -3,7 +3,8 @@
 //! ```text
 //!   replay ─▶ calls ─▶ process ─▶ memory ─▶ file
 //!          ├▶ order
-//!          └▶ runs   which files belong together
+//!          ├▶ runs   which files belong together
+//!          └▶ peers  whose other sides are not there
 //! ```
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,6 +24,7 @@ mod file;
 pub mod fuzzing;
 mod memory;
 mod order;
+mod peers;
 mod process;
 mod runs;
 
@@ -71,8 +73,8 @@ pub struct Report {
 /// Makes the calls again. `VIPL_STRICT` is set as the files say, unless the environment has it.
 ///
 /// # Errors
-/// A file cannot be read or needs too much memory or too many threads, the files are of several runs, there is no library, or a
-/// device does not open.
+/// A file cannot be read or needs too much memory or too many threads, the files are of several runs or have one side
+/// only of all connections, there is no library, or a device does not open.
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut recordings = Vec::new();
     for path in &plan.files {
@@ -88,6 +90,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
             )
         })
         .collect();
+    notes.extend(peers::are_here(&recordings)?);
     notes.extend(take_mode(&recordings));
     let library = Library::open()?;
     let mut processes = Vec::new();
