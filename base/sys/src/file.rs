@@ -121,31 +121,31 @@ impl Output {
     /// # Errors
     /// Those of the kernel, or the application has closed the file.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        if !Identity::still(self.file.as_raw_fd(), self.identity) {
-            return Err(io::Error::other("the program has closed it"));
-        }
-        without_signal(libc::SIGXFSZ, libc::EFBIG, || {
-            let written = (&*self.file).write_all(bytes);
-            written.map_err(|error| error.raw_os_error().unwrap_or(0))
-        })
-        .map_err(io::Error::from_raw_os_error)
+        self.write(bytes).map_err(|(_, error)| error)
     }
-}
 
-impl Output {
     /// The same for whole lines. If the file takes only a part of them, the line that is cut is taken back, unless another process has
     /// written behind it.
     ///
     /// # Errors
     /// As `write_all`.
     pub fn write_lines(&self, lines: &[u8]) -> io::Result<()> {
+        self.write(lines).map_err(|(done, error)| {
+            let whole = lines[..done].iter().rposition(|byte| *byte == b'\n');
+            self.take_back(done - whole.map_or(0, |at| at + 1));
+            error
+        })
+    }
+
+    /// Writes all of it. An error comes with the bytes that were written before it.
+    fn write(&self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         if !Identity::still(self.file.as_raw_fd(), self.identity) {
-            return Err(io::Error::other("the program has closed it"));
+            return Err((0, io::Error::other("the program has closed it")));
         }
         let mut done = 0;
         without_signal(libc::SIGXFSZ, libc::EFBIG, || {
-            while done < lines.len() {
-                match (&*self.file).write(&lines[done..]) {
+            while done < bytes.len() {
+                match (&*self.file).write(&bytes[done..]) {
                     Ok(0) => return Err(libc::ENOSPC),
                     Ok(written) => done += written,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -154,11 +154,7 @@ impl Output {
             }
             Ok(())
         })
-        .map_err(|error| {
-            let whole = lines[..done].iter().rposition(|byte| *byte == b'\n');
-            self.take_back(done - whole.map_or(0, |at| at + 1));
-            io::Error::from_raw_os_error(error)
-        })
+        .map_err(|error| (done, io::Error::from_raw_os_error(error)))
     }
 
     /// Removes what this process has written last, if it is the end of the file.
