@@ -11,7 +11,7 @@ use vipl_sys::clock;
 
 mod rule;
 
-use rule::{Rules, What};
+use rule::{Hit, Rules, What};
 
 /// The layer.
 pub struct Fault {
@@ -41,7 +41,11 @@ impl Layer for Fault {
     }
 
     fn before(&self, call: &Call<'_>, _local: &mut Local) -> Option<VIP_RETURN> {
-        let (rule, number) = self.rules.applies(call.function())?;
+        let Hit {
+            rule,
+            call: number,
+            is_first,
+        } = self.rules.applies(call.function())?;
         let say = |what: &str| {
             let name = call.name().to_string_lossy();
             let text = format!(
@@ -49,7 +53,7 @@ impl Layer for Fault {
                 rule.text
             );
             // Many follow of some rules. The first one says why the program behaves as it does.
-            let level = match rule.is_first_hit() {
+            let level = match is_first {
                 true => VIPL_LOG_WARN,
                 false => VIPL_LOG_INFO,
             };

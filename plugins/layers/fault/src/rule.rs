@@ -76,8 +76,8 @@ impl Rules {
         Ok(all)
     }
 
-    /// What happens to this call of a function, by the first rule that applies, and the number of the call by that rule.
-    pub(crate) fn applies(&self, function: u32) -> Option<(&Rule, u64)> {
+    /// What happens to this call of a function, by the first rule that applies.
+    pub(crate) fn applies(&self, function: u32) -> Option<Hit<'_>> {
         self.rules.iter().enumerate().find_map(|(place, rule)| {
             if !rule
                 .functions
@@ -88,10 +88,23 @@ impl Rules {
                 return None;
             }
             let call = rule.calls.fetch_add(1, Ordering::Relaxed) + 1;
-            rule.hits(call, self.seed ^ (place as u64) << 32)
-                .then_some((rule, call))
+            let before = rule.hits(call, self.seed ^ (place as u64) << 32)?;
+            Some(Hit {
+                rule,
+                call,
+                is_first: before == 0,
+            })
         })
     }
+}
+
+/// A call to which a rule applies.
+pub(crate) struct Hit<'a> {
+    pub(crate) rule: &'a Rule,
+    /// Of the calls of the rule's functions, from 1 on.
+    pub(crate) call: u64,
+    /// No call before was hit by the rule.
+    pub(crate) is_first: bool,
 }
 
 impl Rule {
@@ -126,12 +139,8 @@ impl Rule {
         })
     }
 
-    /// Whether it has hit one call so far.
-    pub(crate) fn is_first_hit(&self) -> bool {
-        self.hits.load(Ordering::Relaxed) == 1
-    }
-
-    fn hits(&self, call: u64, seed: u64) -> bool {
+    /// The hits before this one, if it hits this call.
+    fn hits(&self, call: u64, seed: u64) -> Option<u64> {
         let When {
             after,
             every,
@@ -139,14 +148,15 @@ impl Rule {
             chance,
         } = self.when;
         if call <= after || (call - after - 1) % every != every - 1 {
-            return false;
+            return None;
         }
         // A number of the call's own, so that the order of threads does not change it.
         let drawn = |chance| Random::new(random::nth(seed, call)).chance(chance);
         if chance.is_some_and(|chance| !drawn(chance)) {
-            return false;
+            return None;
         }
-        self.hits.fetch_add(1, Ordering::Relaxed) < times
+        let before = self.hits.fetch_add(1, Ordering::Relaxed);
+        (before < times).then_some(before)
     }
 }
 
@@ -270,7 +280,7 @@ mod tests {
     /// Which of the first `calls` calls of VipPostSend a rule hits.
     fn hits(text: &str, calls: u64) -> Vec<u64> {
         let rules = Rules::parse(text).unwrap();
-        let hit = |_| rules.applies(VIPL_CALL_POST_SEND).map(|(_, call)| call);
+        let hit = |_| rules.applies(VIPL_CALL_POST_SEND).map(|hit| hit.call);
         (0..calls).filter_map(hit).collect()
     }
 
@@ -297,7 +307,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_applies_counts() {
         let rules = Rules::parse("VipPostSend:VIP_TIMEOUT:at=2; VipPost*:delay=3ms ;").unwrap();
-        let what = |function| rules.applies(function).map(|(rule, _)| rule.what);
+        let what = |function| rules.applies(function).map(|hit| hit.rule.what);
         let delay = Some(What::Delay(Duration::from_millis(3)));
         assert_eq!(what(VIPL_CALL_POST_RECV), delay);
         assert_eq!(what(VIPL_CALL_POST_SEND), delay);
