@@ -40,6 +40,16 @@ fn is_the_same(files: &[PathBuf], more: &[&str]) -> String {
     stdout
 }
 
+/// Writes a recording of calls that one thread made one after the other.
+fn write(file: &Path, calls: &[String]) {
+    let lines: String = calls
+        .iter()
+        .enumerate()
+        .map(|(place, call)| format!("1 {} {} {call}\n", 2 * place + 1, 2 * place + 2))
+        .collect();
+    std::fs::write(file, format!("vipl-record 1 1 boot\n{lines}")).expect("the file");
+}
+
 #[test]
 fn a_run_is_made_again_over_another_device() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -124,12 +134,7 @@ fn allocated_memory_is_made_when_it_is_asked_for() {
         region("0x10000"),
         "vipl_alloc VIP_ERROR_RESOURCE Length=0x3fffffffffff Address=0x7ff0".to_owned(),
     ];
-    let lines: String = calls
-        .iter()
-        .enumerate()
-        .map(|(place, call)| format!("1 {} {} {call}\n", 2 * place + 1, 2 * place + 2))
-        .collect();
-    std::fs::write(&file, format!("vipl-record 1 1 boot\n{lines}")).expect("the file");
+    write(&file, &calls);
     let said = is_the_same(&[file], &["--memory", "1"]);
     let expected = "not made again: 1 calls: it needs more memory than --memory allows\n10 calls made again, 0 differences\n";
     assert_eq!(said, expected);
@@ -419,12 +424,7 @@ fn a_bad_pointer_ends_no_replay() {
         }
     }
     assert!(calls.len() > set_up + 40);
-    let lines: String = calls
-        .iter()
-        .enumerate()
-        .map(|(place, call)| format!("1 {} {} {call}\n", 2 * place + 1, 2 * place + 2))
-        .collect();
-    std::fs::write(&file, format!("vipl-record 1 1 boot\n{lines}")).expect("the file");
+    write(&file, &calls);
     let (code, stdout, stderr) = replay(&[file], &["--patience", "1"]);
     assert_eq!(code, Some(1), "{stdout}\n{stderr}");
     assert!(stdout.contains(" calls made again, "), "{stdout}\n{stderr}");
